@@ -1,0 +1,114 @@
+"""A checkpoint is a folder: ``model.safetensors``, ``optimizer.safetensors``, ``state.json``.
+
+``model.safetensors`` is a plain state_dict: it loads strictly into the user's own module without
+this package. Nothing is ever unpickled. A folder is complete or not there: it is written beside
+its place and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from omnivore_ray.errors import OmnivoreError
+from omnivore_ray.update.parameters import Parameters
+from omnivore_ray.update.session import RunState
+
+_FORMAT = 1
+_MAX_STATE_BYTES = 16 * 2**20
+
+
+def write_checkpoint(
+    path: Path | str, parameters: Parameters, state: RunState, extra: Mapping[str, Any]
+) -> None:
+    """Writes a checkpoint folder, replacing one of the same name.
+
+    Args:
+        path: The folder; its parents are made.
+        parameters: Written as they are now.
+        state: Where the run stands.
+        extra: JSON values beside the state: run seconds, the request and what it used.
+
+    Raises:
+        OmnivoreError: The folder cannot be written (disk full, no permission).
+    """
+    place = Path(path)
+    fresh, old = place.with_name(f".{place.name}.new"), place.with_name(f".{place.name}.old")
+    try:
+        for leftover in (fresh, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        _save(parameters.state_dict(), fresh / "model.safetensors")
+        _save(parameters.velocity(), fresh / "optimizer.safetensors")
+        content = {"format": _FORMAT, "state": state.to_json(), **extra}
+        (fresh / "state.json").write_text(json.dumps(content, indent=1))
+        if place.exists():
+            os.replace(place, old)
+        os.replace(fresh, place)
+        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, safetensors.SafetensorError) as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise OmnivoreError(f"checkpoint {place} cannot be written: {error}") from error
+
+
+def read_state(path: Path | str) -> tuple[RunState, dict[str, Any]]:
+    """The run state of a checkpoint folder, and what was written beside it.
+
+    Raises:
+        OmnivoreError: The folder is missing or damaged.
+    """
+    file = Path(path) / "state.json"
+    try:
+        if file.stat().st_size > _MAX_STATE_BYTES:
+            raise ValueError(f"larger than {_MAX_STATE_BYTES} bytes")
+        content = json.loads(file.read_text())
+        if content.pop("format") != _FORMAT:
+            raise ValueError(f"not of format {_FORMAT}")
+        return RunState.from_json(content.pop("state")), content
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OmnivoreError(f"checkpoint {path} cannot be read: {file.name}: {error}") from error
+
+
+def read_tensors(path: Path | str, name: str) -> dict[str, torch.Tensor]:
+    """The tensors of ``model.safetensors`` or ``optimizer.safetensors`` of a checkpoint folder.
+
+    Raises:
+        OmnivoreError: The file is missing or damaged.
+    """
+    try:
+        return safetensors.torch.load_file(Path(path) / name)
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise OmnivoreError(f"checkpoint {path} cannot be read: {name}: {error}") from error
+
+
+def load_checkpoint(path: Path | str, parameters: Parameters) -> tuple[RunState, dict[str, Any]]:
+    """Puts a checkpoint into ``parameters``.
+
+    Returns:
+        The run state, and what was written beside it.
+
+    Raises:
+        OmnivoreError: The folder is missing, damaged, or of another model.
+    """
+    state, extra = read_state(path)
+    model = read_tensors(path, "model.safetensors")
+    velocity = read_tensors(path, "optimizer.safetensors")
+    try:
+        parameters.load(model, velocity)
+    except ValueError as error:
+        raise OmnivoreError(f"checkpoint {path} does not fit the workload: {error}") from error
+    return state, extra
+
+
+def _save(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+    # clones: safetensors refuses tensors that share storage, as all of ours (and tied ones) do
+    plain = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(plain, file)

@@ -1,0 +1,59 @@
+"""Who computes with whom, and how many rows each one takes: pure functions of device speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def deal_devices(speeds: Sequence[float], groups: int) -> list[list[int]]:
+    """Deals devices into compute groups of nearly equal total speed.
+
+    Fastest first, each to the group that is slowest so far (longest-processing-time rule); sizes
+    differ by at most one when the speeds are equal.
+
+    Args:
+        speeds: Speed of each device, in samples per second or any common unit, shape ``(N,)``.
+        groups: Number of groups ``g``, 1 to N.
+
+    Returns:
+        ``g`` lists of device numbers, each in rising order, ordered by their first device.
+
+    Raises:
+        ValueError: ``groups`` is not between 1 and N, or a speed is not above 0.
+    """
+    if not 1 <= groups <= len(speeds):
+        raise ValueError(
+            f"groups={groups}: there are {len(speeds)} devices, so give 1 to {len(speeds)}"
+        )
+    for device, speed in enumerate(speeds):
+        if not speed > 0:
+            raise ValueError(f"speed of device {device} is {speed!r}: give a number above 0")
+    dealt: list[list[int]] = [[] for _ in range(groups)]
+    totals = [0.0] * groups
+    for device in sorted(range(len(speeds)), key=lambda d: -speeds[d]):
+        slowest = min(range(groups), key=lambda g: (totals[g], len(dealt[g]), g))
+        dealt[slowest].append(device)
+        totals[slowest] += speeds[device]
+    return sorted(sorted(members) for members in dealt)
+
+
+def deal_rows(
+    start: int, stop: int, devices: Sequence[int], speeds: Sequence[float]
+) -> list[tuple[int, int, int]]:
+    """Cuts rows ``[start, stop)`` among devices in proportion to their speeds.
+
+    Args:
+        start: First row.
+        stop: One past the last row.
+        devices: Device numbers that share the rows, at least one.
+        speeds: Speed of every device of the fleet, indexed by device number.
+
+    Returns:
+        ``(device, start, stop)`` for each device that gets a row, in order and without gaps.
+    """
+    cumulative = np.cumsum([speeds[device] for device in devices])
+    edges = start + np.rint((stop - start) * cumulative / cumulative[-1]).astype(int)
+    pieces = zip(devices, [start, *edges[:-1].tolist()], edges.tolist(), strict=True)
+    return [(device, low, high) for device, low, high in pieces if high > low]
