@@ -1,0 +1,1 @@
+"""Data: where rows come from (`sources`), in which order (`sampler`), and small real sets."""
