@@ -27,7 +27,7 @@ class MapStyleSource:
 
     def __init__(self, dataset: Any, *, argument: str = "data") -> None:
         self._dataset = dataset
-        shown = f"{argument}={reprlib.repr(dataset)}"
+        shown = f"{argument} ({type(dataset).__name__})"
         try:
             self._num_rows = len(dataset)
         except (TypeError, NotImplementedError) as error:

@@ -78,13 +78,15 @@ def as_source(data: Any, argument: str = "data") -> Source:
         )
     if isinstance(data, Source):
         if len(data) < 1:
-            raise ValueError(f"{argument}={reprlib.repr(data)} has 0 rows; give at least one")
+            raise ValueError(f"{argument} ({type(data).__name__}) has 0 rows; give at least one")
         return data
     if isinstance(data, IterableDataset):
         raise ValueError(
-            f"{argument} is the iterable dataset {reprlib.repr(data)}: rows are read by number; "
+            f"{argument} is {type(data).__name__}, an iterable dataset: rows are read by number; "
             "give a map-style Dataset (__len__ and __getitem__) or Parquet files"
         )
-    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+    if hasattr(data, "__getitem__"):
         return MapStyleSource(data, argument=argument)
-    raise ValueError(f"{argument}={reprlib.repr(data)} is not training data; {_FORMS}")
+    raise ValueError(
+        f"{argument}={reprlib.repr(data)} ({type(data).__name__}) is not training data; {_FORMS}"
+    )
