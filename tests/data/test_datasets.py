@@ -137,9 +137,9 @@ def test_random_has_the_shape_asked_for_and_depends_on_its_seed():
 
 
 def test_unknown_names_and_options_are_refused():
-    with pytest.raises(ValueError, match="'mnist'.*digits, fashion-mnist, shakespeare, random"):
+    with pytest.raises(ValueError, match=r"'mnist'.*digits, fashion-mnist, shakespeare, random"):
         load("mnist")
-    with pytest.raises(ValueError, match="'digits'.*'size'"):
+    with pytest.raises(ValueError, match=r"'digits'.*'size'"):
         load("digits", size=3)
 
 
