@@ -1,4 +1,4 @@
-"""A checkpoint is a folder: ``model.safetensors``, ``optimizer.safetensors``, ``state.json``.
+"""A checkpoint is a folder of model.safetensors, optimizer.safetensors, state.json, history.parquet.
 
 ``model.safetensors`` is a plain state_dict: it loads strictly into the user's own module without
 this package. Nothing is ever unpickled. A folder is complete or not there: it is written beside
@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 
 from omnivore_ray.errors import OmnivoreError
+from omnivore_ray.update.history import History
 from omnivore_ray.update.parameters import Parameters
 from omnivore_ray.update.session import RunState
 
@@ -27,14 +28,20 @@ _MAX_STATE_BYTES = 16 * 2**20
 
 
 def write_checkpoint(
-    path: Path | str, parameters: Parameters, state: RunState, extra: Mapping[str, Any]
+    path: Path | str,
+    parameters: Parameters | None,
+    state: RunState,
+    history: History,
+    extra: Mapping[str, Any],
 ) -> None:
     """Writes a checkpoint folder, replacing one of the same name.
 
     Args:
         path: The folder; its parents are made.
-        parameters: Written as they are now.
+        parameters: Written as they are now; None leaves the tensors out, when the state is not
+            one to go on from.
         state: Where the run stands.
+        history: Rows of the request.
         extra: JSON values beside the state: run seconds, the request and what it used.
 
     Raises:
@@ -46,8 +53,10 @@ def write_checkpoint(
         for leftover in (fresh, old):
             shutil.rmtree(leftover, ignore_errors=True)
         fresh.mkdir(parents=True)
-        _save(parameters.state_dict(), fresh / "model.safetensors")
-        _save(parameters.velocity(), fresh / "optimizer.safetensors")
+        if parameters is not None:
+            _save(parameters.state_dict(), fresh / "model.safetensors")
+            _save(parameters.velocity(), fresh / "optimizer.safetensors")
+        history.write(fresh / "history.parquet")
         content = {"format": _FORMAT, "state": state.to_json(), **extra}
         (fresh / "state.json").write_text(json.dumps(content, indent=1))
         if place.exists():
@@ -87,6 +96,18 @@ def read_tensors(path: Path | str, name: str) -> dict[str, torch.Tensor]:
         return safetensors.torch.load_file(Path(path) / name)
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise OmnivoreError(f"checkpoint {path} cannot be read: {name}: {error}") from error
+
+
+def read_history(path: Path | str) -> History:
+    """The rows of a checkpoint folder's request so far.
+
+    Raises:
+        OmnivoreError: The file is missing or damaged.
+    """
+    try:
+        return History.read(Path(path) / "history.parquet")
+    except (OSError, ValueError, KeyError) as error:  # Arrow's errors are ValueErrors
+        raise OmnivoreError(f"checkpoint {path} cannot be read: history: {error}") from error
 
 
 def load_checkpoint(path: Path | str, parameters: Parameters) -> tuple[RunState, dict[str, Any]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
 
 #: Columns of `Result.history`, in order. ``time_s`` is seconds since the run began; ``compute_s``
 #: the longest computation of a member; ``bytes`` parameters and gradients moved for the update.
@@ -29,6 +33,23 @@ class History:
 
     def __init__(self) -> None:
         self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+
+    @classmethod
+    def read(cls, file: Path) -> History:
+        """The rows that `write` wrote."""
+        history = cls()
+        history.columns.update(pyarrow.parquet.read_table(file, columns=COLUMNS).to_pydict())
+        return history
+
+    def write(self, file: Path) -> None:
+        """Writes a Parquet file."""
+        types = {"version": pa.int64(), "group": pa.int64(), "version_read": pa.int64()}
+        types |= {"staleness": pa.int64(), "samples": pa.int64(), "bytes": pa.int64()}
+        columns = {
+            name: pa.array(values, types.get(name, pa.float64()))
+            for name, values in self.columns.items()
+        }
+        pyarrow.parquet.write_table(pa.table(columns), file)
 
     def __len__(self) -> int:
         return len(self.columns["version"])

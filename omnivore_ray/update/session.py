@@ -119,8 +119,8 @@ class Session:
         publish: Makes one immutable copy of the live block for readers; called at most once a
             version, and only for versions that are read.
         now_s: Run clock.
-        used_updates: Updates this request had applied before it was interrupted.
-        used_s: Seconds likewise.
+        history: Rows of this request from before it was interrupted.
+        used_s: Seconds it had used then.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Session:
         speeds: Sequence[float],
         publish: Callable[[torch.Tensor], Any],
         now_s: float,
-        used_updates: int = 0,
+        history: History | None = None,
         used_s: float = 0.0,
     ) -> None:
         request = rules.stopping.request
@@ -141,14 +141,15 @@ class Session:
         self.request = request
         self.rules = rules
         self.state = state
-        self.history = History()
+        self.history = history or History()
         self.ending: Ending | None = None
         self.events: list[str] = []
         self._parameters = parameters
         self._publish = publish
         self._groups = groups
-        self._used_updates, self._used_s = used_updates, used_s
+        self._used_s, self._rows_before = used_s, len(self.history)
         self._created_s = now_s
+        self._ended_s: float | None = None
         self._started_s: float | None = None
         self._asked: set[int] = set()
         self._published: dict[int, tuple[Any, dict[str, torch.Tensor]]] = {}
@@ -162,11 +163,11 @@ class Session:
             version=state.version,
             next_batch=state.next_batch,
             owed=state.owed,
-            last_version=None if budget is None else state.version + budget - used_updates,
+            last_version=None if budget is None else state.version + budget - len(self.history),
         )
         parameters.set_strategy(request.strategy.learning_rate, request.strategy.momentum)
         if self._ledger.exhausted:  # an interrupted request that had only its end to come
-            self._close(Ending("completed", f"budget of {budget} updates"))
+            self._close(Ending("completed", f"budget of {budget} updates"), now_s)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ class Session:
         self.events.append(reason)
         self._ledger.drop(device, now_s)
         if not self._ledger.live_devices:
-            self._end(Ending("failed", f"no device is left; the last: {reason}"))
+            self._end(Ending("failed", f"no device is left; the last: {reason}"), now_s)
 
     def tick(self, now_s: float) -> None:
         """Lets time pass: ends what is out of time, takes back what is overdue."""
@@ -210,29 +211,31 @@ class Session:
         if self._closing is None:
             ending = self.rules.stopping.at_time(seconds=now_s, used_s=self.used_s(now_s))
             if ending is not None:
-                self._close(ending)
+                self._close(ending, now_s)
         for device in self._ledger.expire(now_s):
             self.events.append(f"device {device} was overdue at {now_s:.1f} s: others took its rows")
         device = self._ledger.stalled(now_s)
         if device is not None:
             self._end(
-                Ending("failed", f"device {device} does not answer and nobody can take its rows")
+                Ending("failed", f"device {device} does not answer and nobody can take its rows"),
+                now_s,
             )
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, now_s: float) -> None:
         """Ends the request from outside; what is in flight is refused and owed."""
-        self._end(Ending("interrupted", reason))
+        self._end(Ending("interrupted", reason), now_s)
 
     # -- results ------------------------------------------------------------------------------
 
     def used_s(self, now_s: float) -> float:
         """Seconds this request has used, interrupted stretches before it included."""
-        return self._used_s + (0.0 if self._started_s is None else now_s - self._started_s)
+        return self._used_s + self._stretch_s(now_s)
 
-    @property
-    def used_updates(self) -> int:
-        """Updates this request has applied, interrupted stretches before it included."""
-        return self._used_updates + len(self.history)
+    def _stretch_s(self, now_s: float) -> float:
+        """Seconds since the first leases, until the end."""
+        if self._started_s is None:
+            return 0.0
+        return (now_s if self._ended_s is None else self._ended_s) - self._started_s
 
     def snapshot_state(self) -> RunState:
         """The run's state at this moment, as a checkpoint holds it."""
@@ -244,14 +247,14 @@ class Session:
 
     def progress(self, now_s: float) -> dict[str, float]:
         """Run metrics at this moment (`omnivore_ray.workload.RUN_METRICS` and the workload's)."""
-        used_s, updates = self.used_s(now_s) - self._used_s, len(self.history)
-        samples = sum(self.history.columns["samples"])
+        used_s, updates = self._stretch_s(now_s), len(self.history) - self._rows_before
+        samples = sum(self.history.columns["samples"][self._rows_before :])
         strategy = self.request.strategy
         return {
             "loss": self.state.smoothed.value,
             "updates": self.state.version,
             "samples": self.state.samples,
-            "seconds": now_s,
+            "seconds": now_s if self._ended_s is None else self._ended_s,
             "samples_per_s": samples / used_s if used_s > 0 else math.nan,
             "seconds_per_update": used_s / updates if updates else math.nan,
             "staleness_mean": self.history.mean("staleness"),
@@ -269,7 +272,7 @@ class Session:
         start_s = now_s if self._started_s is None else self._started_s
         return Outcome(
             status=ending.status,
-            updates=self.used_updates,
+            updates=len(self.history),
             samples=sum(self.history.columns["samples"]),
             seconds=self.used_s(now_s),
             loss=self.state.smoothed.value,
@@ -309,7 +312,7 @@ class Session:
         if not math.isfinite(loss) or not all(part.finite for _, part in parts):
             self._ledger.abandon(job)
             what = "the loss is" if not math.isfinite(loss) else "a gradient is"
-            self._end(self.rules.stopping.not_finite(what, self._ledger.version))
+            self._end(self.rules.stopping.not_finite(what, self._ledger.version), now_s)
             return
         contributions = [
             Contribution(block=part.block, present=part.present, weight=lease.weight)
@@ -342,17 +345,18 @@ class Session:
             seconds=now_s,
         )
         if ending is not None and ending.status == "diverged":
-            self._end(ending)
+            self._end(ending, now_s)
         elif ending is not None:
-            self._close(ending)
+            self._close(ending, now_s)
         elif self._ledger.exhausted:
-            self._close(Ending("completed", f"budget of {self.request.budget_updates} updates"))
+            budget = self.request.budget_updates
+            self._close(Ending("completed", f"budget of {budget} updates"), now_s)
 
-    def _close(self, ending: Ending) -> None:
+    def _close(self, ending: Ending, now_s: float) -> None:
         """Training is over; the request ends once its last version is validated."""
         self._ledger.close_training()
         if not self.rules.validation_samples or self.request.kind != "train":
-            self._end(ending)
+            self._end(ending, now_s)
             return
         self._closing = ending
         if self._ledger.validating is None:
@@ -374,10 +378,10 @@ class Session:
         ending = self.rules.stopping.judge(metrics)
         if ending is not None:
             self._return_to(snapshot, validated)
-            self._end(ending)
+            self._end(ending, now_s)
         elif self._closing is not None:
             if job.version == self._ledger.version:
-                self._end(self._closing)
+                self._end(self._closing, now_s)
             else:
                 self._ledger.evaluation_wanted = True
 
@@ -403,9 +407,10 @@ class Session:
         ledger.stopped = True
         return ledger
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: Ending, now_s: float) -> None:
         if self.ending is None:
             self.ending = ending
+            self._ended_s = now_s
             self._ledger.stopped = True
             self.state = self.snapshot_state()
             self._published.clear()

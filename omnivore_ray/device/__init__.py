@@ -1,0 +1,1 @@
+"""The black box: given parameters and rows, a gradient. torch only, no Ray."""
