@@ -1,0 +1,1 @@
+"""Synthetic training surfaces with known truth, and the searchers that are compared on them."""
