@@ -1,1 +1,1 @@
-"""The Ray side: devices as actors, the parameter server, and the fleet that runs a request on them."""
+"""The Ray side: devices as actors, the parameter server, and the fleet that runs requests."""
