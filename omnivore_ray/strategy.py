@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 RequestKind = Literal["probe", "train"]
-Status = Literal["completed", "target_reached", "diverged", "failed", "interrupted"]
+Status = Literal[
+    "completed", "target_reached", "out_of_time", "diverged", "failed", "interrupted"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,9 +139,9 @@ class Outcome:
     """What became of a request.
 
     Attributes:
-        status: "completed" (its budget is used up), "target_reached", "diverged" (loss or
-            gradient not finite, or exploding), "failed" (the cluster could not finish it) or
-            "interrupted".
+        status: "completed" (its budget is used up), "target_reached" or "out_of_time" (the run's
+            target or time limit: nothing more will run), "diverged" (loss or gradient not finite,
+            or exploding), "failed" (the cluster could not finish it) or "interrupted".
         updates: Updates applied by this request.
         samples: Samples those updates used.
         seconds: From the first lease of every member to the end, on the run's clock.
@@ -170,7 +172,21 @@ class Outcome:
     @property
     def ok(self) -> bool:
         """Whether the state at the end is one to go on from."""
-        return self.status in ("completed", "target_reached")
+        return self.status in ("completed", "target_reached", "out_of_time")
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether nothing more will run, whatever is asked for."""
+        return self.status in ("target_reached", "out_of_time")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {**asdict(self), "metrics": dict(self.metrics)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
+        """The inverse of `to_json`."""
+        return cls(**{**data, "curve": tuple(tuple(point) for point in data["curve"])})
 
 
 def _is_number(value: object) -> bool:

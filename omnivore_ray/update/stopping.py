@@ -111,7 +111,7 @@ class Stopping:
     def at_time(self, *, seconds: float, used_s: float) -> Ending | None:
         """Judges the clock: run seconds, and seconds this request has used."""
         if self.time_limit_s is not None and seconds >= self.time_limit_s:
-            return Ending("completed", f"time limit of {self.time_limit_s:g} s")
+            return Ending("out_of_time", f"time limit of {self.time_limit_s:g} s")
         budget_s = self.request.budget_s
         if budget_s is not None and used_s >= budget_s:
             return Ending("completed", f"budget of {budget_s:g} s")
