@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import torch
 
+#: The strategy's own values, which are metrics too.
+STRATEGY_METRICS = ("groups", "learning_rate", "momentum")
+
 #: Metric keys every run has; a workload's own metrics may not use these names.
 RUN_METRICS = (
     "loss",
@@ -21,9 +24,7 @@ RUN_METRICS = (
     "seconds_per_update",
     "staleness_mean",
     "bytes_per_update",
-    "groups",
-    "learning_rate",
-    "momentum",
+    *STRATEGY_METRICS,
 )
 
 #: Arguments of torch.optim.SGD that are not the workload's to set.

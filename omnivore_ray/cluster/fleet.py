@@ -22,7 +22,7 @@ from omnivore_ray.cluster.pickling import check_picklable
 from omnivore_ray.cluster.worker import Worker
 from omnivore_ray.data.datasets import as_split
 from omnivore_ray.errors import OmnivoreError
-from omnivore_ray.strategy import Outcome, Request
+from omnivore_ray.strategy import Outcome, Request, Strategy
 from omnivore_ray.update.groups import deal_devices
 from omnivore_ray.workload import Target, Workload
 
@@ -83,13 +83,13 @@ class FleetSpec:
             **options,
         )
 
-    def check(self, request: Request) -> None:
-        """Refuses a request that this fleet cannot run.
+    def check(self, strategy: Strategy) -> None:
+        """Refuses a strategy that this fleet cannot run.
 
         Raises:
             ValueError: More groups than devices, or a batch smaller than a group.
         """
-        groups, devices = request.strategy.groups, len(self.devices)
+        groups, devices = strategy.groups, len(self.devices)
         if groups > devices:
             raise ValueError(
                 f"groups={groups} but there are {devices} devices; use at most {devices} groups"
@@ -153,7 +153,7 @@ class Fleet:
             ValueError: This fleet cannot run it.
             OmnivoreError: No device is left, or the state to resume from cannot be read.
         """
-        self.spec.check(request)
+        self.spec.check(request.strategy)
         self._requests += 1
         begin = self._server.begin.remote(
             self._requests,

@@ -7,6 +7,7 @@ its place and renamed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from omnivore_ray.update.session import RunState
 
 _FORMAT = 1
 _MAX_STATE_BYTES = 16 * 2**20
+_KEPT = {"probe": 8, "train": 3}
 
 
 def write_checkpoint(
@@ -66,6 +68,29 @@ def write_checkpoint(
     except (OSError, safetensors.SafetensorError) as error:
         shutil.rmtree(fresh, ignore_errors=True)
         raise OmnivoreError(f"checkpoint {place} cannot be written: {error}") from error
+
+
+def is_checkpoint(path: Path | str) -> bool:
+    """Whether the folder holds a state that can be resumed."""
+    return (Path(path) / "model.safetensors").is_file()
+
+
+def prune_checkpoints(folder: Path | str) -> None:
+    """Removes the tensors of old requests of a search; their histories stay.
+
+    The states written or resumed from last are kept, `_KEPT` of each kind ("probe", "train").
+    Requests that belong to no search (a user's own Tuner) are left alone.
+    """
+    by_kind: dict[str, list[tuple[float, Path]]] = {}
+    for place in Path(folder).iterdir():
+        if is_checkpoint(place) and not place.name.startswith("."):
+            _, extra = read_state(place)
+            kind = extra.get("request", {}).get("kind", "")
+            by_kind.setdefault(kind, []).append((place.stat().st_mtime, place))
+    for kind, kept in _KEPT.items():
+        for _, place in sorted(by_kind.get(kind, []))[:-kept]:
+            for name in ("model.safetensors", "optimizer.safetensors"):
+                (place / name).unlink(missing_ok=True)
 
 
 def read_state(path: Path | str) -> tuple[RunState, dict[str, Any]]:
@@ -120,6 +145,8 @@ def load_checkpoint(path: Path | str, parameters: Parameters) -> tuple[RunState,
         OmnivoreError: The folder is missing, damaged, or of another model.
     """
     state, extra = read_state(path)
+    with contextlib.suppress(OSError):
+        os.utime(path)  # used: to be kept by `prune_checkpoints`
     model = read_tensors(path, "model.safetensors")
     velocity = read_tensors(path, "optimizer.safetensors")
     try:

@@ -38,7 +38,7 @@ class History:
     def read(cls, file: Path) -> History:
         """The rows that `write` wrote."""
         history = cls()
-        history.columns.update(pyarrow.parquet.read_table(file, columns=COLUMNS).to_pydict())
+        history.columns.update(pyarrow.parquet.read_table(file, columns=list(COLUMNS)).to_pydict())
         return history
 
     def write(self, file: Path) -> None:

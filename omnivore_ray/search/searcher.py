@@ -1,0 +1,165 @@
+"""The Ray Tune side of a search: a thin adapter over ``ask`` and ``tell``.
+
+Ray facts it honours: parameters are called ``trial_id``; None is returned only while a trial is
+live (the controller would block); one live trial at a time, whatever Tune asks for; learning
+happens when a trial completes; unknown, repeated and errored completions are tolerated; its whole
+state is JSON, and restoring it never fails silently into a fresh start.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from omnivore_ray.search.contract import Algorithm
+from omnivore_ray.strategy import Outcome, Request
+
+_STATE_VERSION = 1
+#: Key of a trial's last result under which our trainable reports the whole outcome, as JSON.
+OUTCOME_KEY = "outcome"
+
+
+class AlgorithmSearch(Searcher):
+    """Drives any trainable with an algorithm.
+
+    Args:
+        algorithm: What to ask and tell.
+        metric: Key of the results to learn from, when the trainable is not ours.
+        mode: "min" or "max".
+    """
+
+    def __init__(self, algorithm: Algorithm, metric: str = "loss", mode: str = "min") -> None:
+        _check_metric(metric, mode)
+        super().__init__(metric=metric, mode=mode)
+        self.algorithm = algorithm
+        #: Trial ids with an outcome, in order; their checkpoints and histories bear these names.
+        self.finished: list[str] = []
+        self._live: dict[str, Request] = {}
+        self._curves: dict[str, list[tuple[int, float, float]]] = {}
+
+    # -- Tune's calls -----------------------------------------------------------------------------
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
+        """Takes over TuneConfig's metric and mode."""
+        _check_metric(metric or self._metric, mode or self._mode)
+        self._metric, self._mode = metric or self._metric, mode or self._mode
+        return True
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """One trial at a time is all we ever start, so any limit is kept."""
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next request as a config; None while one is live; FINISHED at the end."""
+        if trial_id in self._live:
+            return self._live[trial_id].to_config()
+        if self._live:
+            return None
+        request = self.algorithm.ask()
+        if request is None:
+            return Searcher.FINISHED
+        self._live[trial_id] = request
+        self._curves[trial_id] = []
+        return request.to_config()
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Notes a point of the trial's curve; nothing is learnt yet."""
+        if trial_id in self._live:
+            self._note(trial_id, result)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Tells the algorithm what became of the trial."""
+        request = self._live.pop(trial_id, None)
+        if request is None:
+            return
+        if result is not None:
+            self._note(trial_id, result)
+        curve = tuple(self._curves.pop(trial_id, ()))
+        self.finished.append(trial_id)
+        self.algorithm.tell(request, self._outcome(curve, result, error))
+
+    def save(self, checkpoint_path: str) -> None:
+        """Writes the whole state as JSON."""
+        state = {
+            "version": _STATE_VERSION,
+            "metric": self._metric,
+            "mode": self._mode,
+            "algorithm": self.algorithm.state_dict(),
+            "live": {trial_id: r.to_config() for trial_id, r in self._live.items()},
+            "curves": self._curves,
+            "finished": self.finished,
+        }
+        Path(checkpoint_path).write_text(json.dumps(state))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Goes on where `save` was.
+
+        Raises:
+            ValueError: The file is of another version.
+        """
+        state = json.loads(Path(checkpoint_path).read_text())
+        if state["version"] != _STATE_VERSION:
+            raise ValueError(f"{checkpoint_path} is of version {state['version']}")
+        self._metric, self._mode = state["metric"], state["mode"]
+        self.algorithm.load_state_dict(state["algorithm"])
+        self._live = {t: Request.from_config(config) for t, config in state["live"].items()}
+        self._curves = {t: [tuple(p) for p in points] for t, points in state["curves"].items()}
+        self.finished = state["finished"]
+
+    @property
+    def live(self) -> Mapping[str, Request]:
+        """Requests that were suggested and have no outcome yet, by trial id."""
+        return dict(self._live)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _note(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        if OUTCOME_KEY in result or self._metric not in result:
+            return
+        value = float(result[self._metric])
+        updates = int(result.get("updates", result.get("training_iteration", 0)))
+        seconds = float(result.get("seconds", result.get("time_total_s", 0.0)))
+        point = (updates, seconds, value if self._mode == "min" else -value)
+        points = self._curves[trial_id]
+        if not points or points[-1][0] < updates:
+            points.append(point)
+
+    def _outcome(
+        self,
+        curve: tuple[tuple[int, float, float], ...],
+        result: Mapping[str, Any] | None,
+        error: bool,
+    ) -> Outcome:
+        if error or result is None:
+            return Outcome(status="failed", curve=curve, reason="the trial failed")
+        if OUTCOME_KEY in result:
+            return Outcome.from_json(json.loads(result[OUTCOME_KEY]))
+        if not curve:
+            return Outcome(status="failed", reason=f"the trial never reported {self._metric!r}")
+        updates, seconds, value = curve[-1]
+        if not math.isfinite(value):
+            return Outcome(
+                status="diverged", updates=updates, seconds=seconds, loss=value, curve=curve,
+                reason=f"{self._metric} was {value}",
+            )  # fmt: skip
+        path = result.get("checkpoint_path")
+        return Outcome(
+            status="completed", updates=updates, seconds=seconds, loss=value, curve=curve,
+            checkpoint_path=None if path is None else str(path),
+        )  # fmt: skip
+
+
+def _check_metric(metric: Any, mode: Any) -> None:
+    if not isinstance(metric, str) or not metric:
+        raise ValueError(f"metric={metric!r}: give the name of one metric; lists are not supported")
+    if mode not in ("min", "max"):
+        raise ValueError(f"mode={mode!r}: give 'min' or 'max'")
