@@ -34,6 +34,11 @@ class Runner:
         return self.curve[-1][1] if self.curve else 0.0
 
     @property
+    def tail(self) -> float:
+        """Loss over the last third of its seconds."""
+        return tail_loss(self.curve, self.seconds).value
+
+    @property
     def updates(self) -> int:
         """Updates since the start."""
         return self.curve[-1][0] if self.curve else 0

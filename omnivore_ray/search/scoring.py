@@ -125,3 +125,30 @@ def peak(xs: Sequence[float], ys: Sequence[float]) -> float:
         return b
     x = (a + b) / 2 - left / (2 * curvature)
     return min(max(x, (a + b) / 2), (b + c) / 2)
+
+
+def falls(curve: Curve) -> bool:
+    """Whether the loss clearly falls: its last third below its first by three standard errors."""
+    third = max(1, len(curve) // 3)
+    first, last = ([point[2] for point in part] for part in (curve[:third], curve[-third:]))
+    if third < 3:
+        return last[-1] < first[0]
+    error = math.sqrt((np.var(first, ddof=1) + np.var(last, ddof=1)) / third)
+    return float(np.mean(first) - np.mean(last)) > 3 * error
+
+
+def exponent(curve: Curve, before_s: float) -> float:
+    """How fast the loss falls by a power of the run's time: -d log loss / d log time, at least 0.
+
+    Args:
+        curve: A long stretch.
+        before_s: Seconds trained before it.
+    """
+    third = max(1, len(curve) // 3)
+    (t0, y0), (t1, y1) = (
+        (float(np.mean([p[1] for p in part])) + before_s, float(np.mean([p[2] for p in part])))
+        for part in (curve[:third], curve[-third:])
+    )
+    if t1 <= t0 or y1 >= y0 or y1 <= 0:
+        return 0.0
+    return math.log(y0 / y1) / math.log(t1 / t0)

@@ -39,7 +39,7 @@ COLUMNS = (
 class ScriptedAlgorithm(ABC):
     """Turns a script into an `Algorithm`; see `contract.Algorithm` for the public methods.
 
-    A request that reaches the run's target ends the search. `ask` repeats the live request until it is told. `tell` ignores a request that was told before
+    An outcome that ends the run (target or time limit) ends the search. `ask` repeats the live request until it is told. `tell` ignores a request that was told before
     and refuses one that was never asked. A finished search ignores everything.
     """
 
@@ -87,7 +87,7 @@ class ScriptedAlgorithm(ABC):
         self._history.append((request, outcome))
         self._rows.append(self._row(request, outcome))
         assert self._script is not None
-        if outcome.status == "target_reached":
+        if outcome.ends_run:
             self.best = self.best or request.strategy
             self._script.close()
             self._live = None
@@ -106,7 +106,7 @@ class ScriptedAlgorithm(ABC):
             "algorithm": type(self).__name__,
             "settings": self._settings(),
             "history": [
-                {"request": request.to_config(), "outcome": _outcome_to_json(outcome)}
+                {"request": request.to_config(), "outcome": outcome.to_json()}
                 for request, outcome in self._history
             ],
         }
@@ -132,7 +132,7 @@ class ScriptedAlgorithm(ABC):
                     f"state['history'] holds the request {saved['request']!r} where this search "
                     f"asks {request!r}: it was saved by another version"
                 )
-            self.tell(request, _outcome_from_json(saved["outcome"]))
+            self.tell(request, Outcome.from_json(saved["outcome"]))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in vars(self).items() if name not in _REPLAYED}
@@ -194,22 +194,3 @@ def condense(outcome: Outcome) -> Outcome:
         merged.append((part[-1][0], part[-1][1], loss))
         before = ends[-1]
     return replace(outcome, curve=tuple(merged), metrics={})
-
-
-def _outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "status": outcome.status,
-        "updates": outcome.updates,
-        "samples": outcome.samples,
-        "seconds": outcome.seconds if math.isfinite(outcome.seconds) else str(outcome.seconds),
-        "loss": outcome.loss if math.isfinite(outcome.loss) else str(outcome.loss),
-        "curve": [list(point) for point in outcome.curve],
-        "checkpoint_path": outcome.checkpoint_path,
-        "reason": outcome.reason,
-    }
-
-
-def _outcome_from_json(saved: dict[str, Any]) -> Outcome:
-    curve = tuple((int(n), float(at_s), float(loss)) for n, at_s, loss in saved["curve"])
-    numbers = {name: float(saved[name]) for name in ("seconds", "loss")}
-    return Outcome(**{**saved, **numbers, "curve": curve})
