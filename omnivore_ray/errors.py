@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 
@@ -14,7 +15,12 @@ class OmnivoreError(RuntimeError):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__cause__)
+        cause = self.__cause__
+        try:
+            pickle.dumps(cause)
+        except Exception:  # an exception that cannot travel must not keep the message from doing so
+            cause = None
+        return _rebuild, (type(self), self.args, cause)
 
 
 def _rebuild(

@@ -150,7 +150,9 @@ class OmnivoreTrainer:
             checkpoint_every_s=self._checkpoint_every_s,
         )
         if self._restored_from is not None:
-            tuner = tune.Tuner.restore(str(self._restored_from), trainable)
+            tuner = tune.Tuner.restore(
+                str(self._restored_from), trainable, resume_errored=True
+            )
             search = tuner._local_tuner._tune_config.search_alg
             return self._run(tuner, search, self._restored_from)
         search = AlgorithmSearch(self._algorithm(trainable.num_devices()))
