@@ -163,6 +163,9 @@ def _finite(gradient: torch.Tensor) -> bool:
 def _seed_everything(*parts: int) -> None:
     """Makes dropout and augmentation depend on the rows, not on who computes them."""
     word = int(np.random.SeedSequence(parts).generate_state(1)[0])
-    torch.manual_seed(word)
+    # not torch.manual_seed: without a GPU it queues a call, and a traceback, each time
+    torch.default_generator.manual_seed(word)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(word)
     np.random.seed(word)
     random.seed(word)
