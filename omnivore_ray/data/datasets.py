@@ -73,7 +73,8 @@ def load(name: str, **options: Any) -> Split:
     """Loads a data set by name.
 
     Args:
-        name: "digits" (1797 images of 1 x 8 x 8, 10 classes, from scikit-learn),
+        name: "digits" (1797 images of 1 x 8 x 8, 10 classes, from scikit-learn; values 0..1, or
+            with ``standardize=True`` of mean 0 and standard deviation 1),
             "fashion-mnist" (70000 of 1 x 28 x 28, 10 classes; option ``folder``),
             "shakespeare" (characters; options ``length``, ``folder``) or
             "random" (options ``shape``, ``classes``, ``samples``, ``seed``; no validation part).
@@ -92,13 +93,15 @@ def load(name: str, **options: Any) -> Split:
         raise
 
 
-def _digits() -> Split:
+def _digits(standardize: bool = False) -> Split:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     images = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     rows = permutation(len(images), seed=0, epoch=0)
     cut = len(rows) * 4 // 5
+    if standardize:
+        images = (images - images[rows[:cut]].mean()) / images[rows[:cut]].std()
     train, validation = rows[:cut], rows[cut:]
     labels = labels.astype(np.int64)
     return Split(

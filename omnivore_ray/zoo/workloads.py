@@ -34,6 +34,9 @@ def lenet(
 ) -> Workload:
     """LeNet on square images: "digits", "fashion-mnist", "random" (1 x 28 x 28), or your own.
 
+    The digits are standardized, and weight decay is 0.002: so that the plain loop of learning
+    rate 0.05 and momentum 0.9 settles above 97 % on their 360 validation images.
+
     Args:
         data: Name of a data set, or a `Split` or source of tuple batches (images, labels), images
             n x channels x size x size.
@@ -44,6 +47,8 @@ def lenet(
     Raises:
         ValueError: The data set is unknown or not there, or its inputs are no square images.
     """
+    if isinstance(data, str) and data == "digits":
+        options = {"standardize": True, **options}
     split = _split(data, options)
     channels, image_size = _image_shape(split)
     return Workload(
@@ -51,6 +56,7 @@ def lenet(
         data=split,
         loss=F.cross_entropy,
         metrics={"accuracy": accuracy},
+        optimizer={"weight_decay": 0.002},
         batch_size=batch_size,
         name="lenet",
     )
@@ -63,7 +69,7 @@ def cifar_quick(
 
     Args and Raises: As `lenet`. Weight decay is 0.004, as published.
     """
-    if data == "random":
+    if isinstance(data, str) and data == "random":
         options = {"shape": (3, 32, 32), "classes": classes, **options}
     split = _split(data, options)
     _check_shape(split, (3, 32), "cifar_quick")
@@ -85,7 +91,7 @@ def caffenet(
 
     Args and Raises: As `lenet`. Weight decay is 0.0005, as published.
     """
-    if data == "random":
+    if isinstance(data, str) and data == "random":
         options = {"shape": (3, 227, 227), "classes": classes, "samples": 256, **options}
     split = _split(data, options)
     _check_shape(split, (3, 227), "caffenet")

@@ -49,6 +49,14 @@ def test_digits_are_scaled_whole_and_split_the_same_every_time():
     assert np.array_equal(everything(load("digits").train)[1], labels)
 
 
+def test_standardized_digits_have_the_training_parts_mean_and_spread():
+    plain, scaled = load("digits"), load("digits", standardize=True)
+    images = everything(scaled.train)[0]
+    assert abs(images.mean()) < 1e-4 and abs(images.std(correction=0) - 1) < 1e-4
+    both = everything(plain.validation)[0].flatten(), everything(scaled.validation)[0].flatten()
+    assert np.corrcoef(np.stack(both))[0, 1] > 1 - 1e-6
+
+
 def write_idx(path, values):
     data = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
     data += values.astype(np.uint8).tobytes()
