@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 
@@ -15,12 +14,7 @@ class OmnivoreError(RuntimeError):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        cause = self.__cause__
-        try:
-            pickle.dumps(cause)
-        except Exception:  # an exception that cannot travel must not keep the message from doing so
-            cause = None
-        return _rebuild, (type(self), self.args, cause)
+        return _rebuild, (type(self), self.args, self.__cause__)
 
 
 def _rebuild(

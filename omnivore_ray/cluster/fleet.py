@@ -273,7 +273,8 @@ class Fleet:
                 f"{asked} CPUs and {ray.available_resources().get('CPU', 0):g} are free"
             ) from None
         except RayTaskError as error:
-            raise _cause(error) from error
+            cause = _cause(error)
+            raise cause from cause.__cause__
         except RayError as error:
             raise OmnivoreError(f"a worker did not start: {error}") from error
 
@@ -289,13 +290,14 @@ class Fleet:
             cause = _cause(error)
             if isinstance(cause, RayActorError):  # its server is gone
                 raise OmnivoreError(f"the parameter server was lost: {_first_line(cause)}") from cause
-            raise cause from None
+            raise cause from cause.__cause__
 
     def _answer(self, call: Any) -> Any:
         try:
             return ray.get(call, timeout=_ANSWER_TIMEOUT_S)
         except RayTaskError as error:
-            raise _cause(error) from None
+            cause = _cause(error)
+            raise cause from cause.__cause__
         except GetTimeoutError:
             raise OmnivoreError(
                 f"the parameter server did not answer within {_ANSWER_TIMEOUT_S:g} s"

@@ -29,6 +29,11 @@ def check_picklable(value: Any, where: str) -> None:
         ) from error
 
 
+def is_picklable(value: Any) -> bool:
+    """Whether the object can travel between processes."""
+    return _error(value) is None
+
+
 def _innermost(
     value: Any, where: str, error: Exception, depth: int
 ) -> tuple[str, str, Exception]:

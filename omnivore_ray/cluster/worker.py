@@ -18,6 +18,7 @@ from torch import nn
 
 from omnivore_ray.cluster.devices import Device
 from omnivore_ray.cluster.exchange import accept_read_only_arrays, fetch, pack
+from omnivore_ray.cluster.pickling import is_picklable
 from omnivore_ray.data.sources import Source
 from omnivore_ray.device.share import ShareRunner
 from omnivore_ray.device.step import TorchTrainer
@@ -91,6 +92,14 @@ class Worker:
         Raises:
             OmnivoreError: The user's code failed; its exception is the cause.
         """
+        try:
+            self._work(server, request)
+        except OmnivoreError as error:
+            if not is_picklable(error.__cause__):  # the message, which has it all, must travel
+                raise error from None
+            raise
+
+    def _work(self, server: ActorHandle, request: int) -> None:
         answer = ray.get(server.ask.remote(self._number, request))
         while answer is not Answer.STOP:
             lease, parcel = answer
