@@ -9,18 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
+import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 import psutil
 import ray
-from ray._private import ray_constants
+from ray._common.network_utils import parse_address  # type: ignore[attr-defined]
+from ray._private import ray_constants, services
 from ray._private.utils import get_num_cpus
+
+from omnivore_ray.errors import OmnivoreError
 
 _OBJECT_STORE_BYTES = 2 * 10**9
 _OBJECT_STORE_SHARE = 0.3
 _STOP_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 5.0
 
 #: A socket's path ends at 107 characters (macOS: 103); Ray's are up to 66 longer than its folder,
 #: which is 18 longer than the folder it is made in.
@@ -41,7 +49,7 @@ def attach_or_start(*, num_cpus: int | None = None, address: str | None = None) 
         address: A cluster to connect to; "local" starts one whatever RAY_ADDRESS says.
 
     Raises:
-        ConnectionError: No cluster answers at the address.
+        OmnivoreError: No cluster answers at the address.
     """
     if ray.is_initialized():
         yield
@@ -51,11 +59,34 @@ def attach_or_start(*, num_cpus: int | None = None, address: str | None = None) 
         with _own_ray(num_cpus):
             yield
         return
+    _check_answers(address)
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        with _interrupts_held():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         yield
     finally:
-        ray.shutdown()
+        with _interrupts_held():
+            ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Finds out in seconds what Ray would keep trying for minutes."""
+    if "://" in address:
+        return
+    dialled = services.canonicalize_bootstrap_address(address)
+    if dialled is None:
+        raise OmnivoreError(
+            f"no Ray is running that address={address!r} could mean; start one with "
+            "`ray start --head`, or give address='local'"
+        )
+    host, port = parse_address(dialled)
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
+    except OSError as error:
+        raise OmnivoreError(
+            f"no Ray answers at {dialled} (address={address!r}): {error}; start one, or unset "
+            "RAY_ADDRESS to run on this machine alone"
+        ) from error
 
 
 @contextmanager
@@ -65,7 +96,7 @@ def _own_ray(num_cpus: int | None) -> Iterator[None]:
         prefix="omnivore-", dir=parent if len(os.fsencode(parent)) <= _LONGEST_PARENT else "/tmp"
     )
     try:
-        with _bound_to_loopback():
+        with _interrupts_held(), _bound_to_loopback():
             ray.init(
                 "local",
                 num_cpus=num_cpus or max(2, int(get_num_cpus())),
@@ -80,7 +111,8 @@ def _own_ray(num_cpus: int | None) -> Iterator[None]:
             )
         yield
     finally:
-        _stop(folder)
+        with _interrupts_held():
+            _stop(folder)
 
 
 @contextmanager
@@ -105,11 +137,33 @@ def _bound_to_loopback() -> Iterator[None]:
         os.environ.update(environment)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Puts off the first Ctrl-C, of which Ray would crash here, to the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if held:
+            raise KeyboardInterrupt
+        held.append(number)
+
+    handler = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if held:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _stop(folder: str) -> None:
     """Shuts down the Ray whose files lie in ``folder``, and waits until all of it is gone.
 
     Ray stops the servers it started, and their workers end by themselves a little later. Servers
-    of a start that was interrupted half-way are known only by the folder in their command lines.
+    of a start that failed half-way are known only by the folder in their command lines.
     """
     servers = [child for child in psutil.Process().children() if _names(child, folder)]
     processes = [*servers, *(below for server in servers for below in _descendants(server))]
