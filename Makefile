@@ -25,8 +25,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@mkdir -p $(VENV) && touch $(INSTALLING)
 	@echo "Installing into $(VENV); the first time takes a few minutes" >&2
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
 		--no-build-isolation --editable '.[dev]'
 	@mv $(INSTALLING) $@
 
