@@ -188,6 +188,6 @@ def test_the_cluster_that_ray_address_names_is_used_and_left_running(ray_session
 
 def test_an_address_where_no_ray_answers_is_an_error_at_once(monkeypatch):
     monkeypatch.setattr(local_ray.ray, "is_initialized", lambda: False)
-    with pytest.raises(OmnivoreError, match=r"no Ray answers at .*:1 .*unset RAY_ADDRESS"):
-        with attach_or_start(address="127.0.0.1:1"):
-            pass
+    where = attach_or_start(address="127.0.0.1:1")
+    with pytest.raises(OmnivoreError, match=r"no Ray answers at .*:1 .*unset RAY_ADDRESS"), where:
+        pass
