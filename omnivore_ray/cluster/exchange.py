@@ -7,8 +7,9 @@ called under the server's lock, and nothing ever hands out the live block.
 
 from __future__ import annotations
 
+import math
 import warnings
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import ray
@@ -22,6 +23,32 @@ _INLINE_BYTES = 100 * 1024
 Parcel: TypeAlias = "bytes | ray.ObjectRef[NDArray[np.uint8]]"
 #: A block on its way up (gradients).
 Pushed: TypeAlias = "bytes | NDArray[np.uint8]"
+
+
+class Push(NamedTuple):
+    """What a worker sends for a lease: one argument, since Ray pays for each one.
+
+    Attributes:
+        device: Device number.
+        request: Number of the request the lease belongs to.
+        lease: Id of the lease.
+        block: Gradients and buffers; empty after a validation.
+        present: See `omnivore_ray.update.session.Part`, as the rest.
+        loss: Mean loss over the rows.
+        finite: Whether every gradient entry is.
+        compute_s: Seconds the device computed.
+        metrics: Means of a validation, or None.
+    """
+
+    device: int
+    request: int
+    lease: int
+    block: Pushed = b""
+    present: bytes = b""
+    loss: float = math.nan
+    finite: bool = True
+    compute_s: float = 0.0
+    metrics: dict[str, float] | None = None
 
 
 def publish(block: torch.Tensor) -> Parcel:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from omnivore_ray.cluster.exchange import Parcel, Pushed, accept_read_only_arrays, publish, receive
+from omnivore_ray.cluster.exchange import Parcel, Push, accept_read_only_arrays, publish, receive
 from omnivore_ray.cluster.pickling import check_picklable
 from omnivore_ray.data.sampler import batch_samples
 from omnivore_ray.strategy import Outcome, Request
@@ -55,6 +55,7 @@ class ParameterServer:
         evaluate_every_s: float,
     ) -> None:
         accept_read_only_arrays()
+        torch.set_num_threads(1)  # it shares its cores with workers, and waiting threads spin
         self._workload = workload
         self._num_rows = num_rows
         self._num_validation_rows = num_validation_rows if workload.metrics else 0
@@ -182,40 +183,25 @@ class ParameterServer:
         with self._changed:
             return self._next(device, request)
 
-    def push(
-        self,
-        device: int,
-        request: int,
-        lease: int,
-        block: Pushed,
-        present: bytes,
-        loss: float,
-        finite: bool,
-        compute_s: float,
-    ) -> tuple[Lease, Parcel] | Answer:
-        """Takes a gradient, see `Part`; returns the next lease."""
+    def push(self, push: Push) -> tuple[Lease, Parcel] | Answer:
+        """Takes a gradient, or the means of a validation; returns the next lease."""
         part = Part(
-            block=receive(block), present=present, loss=loss, finite=finite, compute_s=compute_s
+            block=receive(push.block) if push.metrics is None else None,
+            present=push.present,
+            loss=push.loss,
+            metrics=push.metrics or {},
+            finite=push.finite,
+            compute_s=push.compute_s,
         )
+        device, request, lease = push[:3]
+        del push
         with self._changed:
-            return self._take(device, request, lease, part)
-
-    def push_metrics(
-        self, device: int, request: int, lease: int, metrics: dict[str, float]
-    ) -> tuple[Lease, Parcel] | Answer:
-        """Takes a validation's means; returns the next lease."""
-        with self._changed:
-            return self._take(device, request, lease, Part(metrics=metrics))
+            if request == self._request_number:
+                self._running().push(lease, part, self._now_s())
+            del part
+            return self._next(device, request)
 
     # -- inside, all under the lock ---------------------------------------------------------------
-
-    def _take(
-        self, device: int, request: int, lease: int, part: Part
-    ) -> tuple[Lease, Parcel] | Answer:
-        if request == self._request_number:
-            self._running().push(lease, part, self._now_s())
-        del part
-        return self._next(device, request)
 
     def _next(self, device: int, request: int) -> tuple[Lease, Parcel] | Answer:
         """Waits for a lease. Those woken here only ask: notifying again would never settle."""

@@ -17,7 +17,7 @@ from ray.actor import ActorHandle
 from torch import nn
 
 from omnivore_ray.cluster.devices import Device
-from omnivore_ray.cluster.exchange import accept_read_only_arrays, fetch, pack
+from omnivore_ray.cluster.exchange import Push, accept_read_only_arrays, fetch, pack
 from omnivore_ray.cluster.pickling import is_picklable
 from omnivore_ray.data.sources import Source
 from omnivore_ray.device.share import ShareRunner
@@ -111,7 +111,7 @@ class Worker:
                     start=lease.start, stop=lease.stop, state=self._state
                 )
                 self._pace(begun_s, lease.samples, self._block.nbytes)
-                call = server.push_metrics.remote(self._number, request, lease.id, metrics)
+                push = Push(self._number, request, lease.id, metrics=metrics)
             else:
                 share = self._runner.gradient(
                     batch=lease.batch,
@@ -123,7 +123,7 @@ class Worker:
                 )
                 compute_s = time.monotonic() - begun_s
                 self._pace(begun_s, lease.samples, 2 * self._block.nbytes)
-                call = server.push.remote(
+                push = Push(
                     self._number,
                     request,
                     lease.id,
@@ -133,7 +133,7 @@ class Worker:
                     share.finite,
                     compute_s,
                 )
-            answer = ray.get(call)
+            answer = ray.get(server.push.remote(push))
 
     def _pace(self, begun_s: float, samples: int, moved_bytes: int) -> None:
         if self._device.emulate is not None:
