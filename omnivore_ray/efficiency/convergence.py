@@ -170,11 +170,12 @@ def _posterior(x: Array, log_loss: Array) -> tuple[Array, Array, float]:
     lowest, span = math.exp(log_loss.min()), float(x[-1])
     drop = max(math.exp(log_loss[0]) - lowest, 0.1 * lowest)
     centre = np.log([_FLOOR * lowest, drop, 0.2 * span, 0.7])
-    noise, theta = float(log_loss.std()) + _LEAST_NOISE, centre
+    noise = float(log_loss.std()) + _LEAST_NOISE
+    starts = list(centre + _STARTS)
     for _ in range(_NUM_NOISE_STEPS):
         errors = partial(_errors, x=x, log_loss=log_loss, centre=centre, noise=noise)
-        starts = [theta, *(centre + shift for shift in _STARTS)]
         theta, _ = min((minimise(errors, start) for start in starts), key=itemgetter(1))
+        starts = [theta]
         residual = errors(theta)[: len(x)] * noise
         degrees = max(1, len(x) - 3)
         noise = math.sqrt(float(residual @ residual) / degrees) + _LEAST_NOISE

@@ -49,6 +49,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapreplace
 from typing import Literal, NamedTuple
 
@@ -219,7 +220,8 @@ class HardwareModel:
         return whole, whole.ravel().tolist()
 
 
-def deal(speeds: Sequence[float], g: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+@lru_cache(maxsize=4096)
+def deal(speeds: tuple[float, ...], g: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Deals devices into groups of nearly equal total speed, fastest first to the slowest group.
 
     Args:
@@ -227,7 +229,7 @@ def deal(speeds: Sequence[float], g: int) -> tuple[NDArray[np.int64], NDArray[np
         g: Number of groups, 1 to N.
 
     Returns:
-        Devices of each group and their total speed, each of shape ``(g,)``.
+        Devices of each group and their total speed, each of shape ``(g,)``; not to be written to.
     """
     groups = [(0.0, 0, j) for j in range(g)]
     for speed in sorted(speeds, reverse=True):

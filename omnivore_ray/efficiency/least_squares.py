@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 Errors = Callable[[Array], Array]
 
 STEP = 1e-4
-_LONGEST_STEP = 2.0
+_LONGEST_STEP, _SHORTEST_STEP = 2.0, 1e-5
 _ENOUGH = 1e-10
 
 
@@ -50,6 +50,8 @@ def minimise(errors: Errors, theta: Array, *, num_steps: int = 40) -> tuple[Arra
     for _ in range(num_steps):
         step = -np.linalg.solve(J.T @ J + damping * np.eye(len(theta)), J.T @ r)
         step = np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+        if np.abs(step).max() < _SHORTEST_STEP:
+            break
         tried = errors(theta + step)
         gained = float(r @ r - tried @ tried)
         if gained > 0:
@@ -57,8 +59,6 @@ def minimise(errors: Errors, theta: Array, *, num_steps: int = 40) -> tuple[Arra
             if gained < _ENOUGH * (1 + float(r @ r)):
                 break
             J = jacobian(errors, theta)
-        elif damping > 1e6:
-            break
         else:
             damping *= 5
     return theta, float(r @ r)

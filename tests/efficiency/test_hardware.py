@@ -263,7 +263,7 @@ def test_dealing_is_the_clusters_own() -> None:
     for _ in range(50):
         speeds = rng.choice([0.5, 1.0, 1.7], int(rng.integers(1, 20))).tolist()
         g = int(rng.integers(1, len(speeds) + 1))
-        sizes, totals = deal(speeds, g)
+        sizes, totals = deal(tuple(speeds), g)
         groups = deal_devices(speeds, g)
         expected = sorted((len(each), sum(speeds[d] for d in each)) for each in groups)
         ours = sorted(zip(sizes.tolist(), totals.tolist(), strict=True))
