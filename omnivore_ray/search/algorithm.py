@@ -1,14 +1,15 @@
-"""Our search: a lean cold start, then long stretches with a race between them."""
+"""Our search: a lean cold start, then long stretches of training with a race between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from omnivore_ray.efficiency.hardware import HardwareModel
 from omnivore_ray.search.cold_start import ColdStart
-from omnivore_ray.search.probing import Prober
+from omnivore_ray.search.grids import group_ladder
+from omnivore_ray.search.probing import GivesUp, Prober
 from omnivore_ray.search.published import PublishedAlgorithm
 from omnivore_ray.search.rounds import Rounds
 from omnivore_ray.search.scripted import Script, ScriptedAlgorithm
@@ -19,7 +20,32 @@ MOMENTA = (0.0, 0.3, 0.6)
 
 
 class OmnivoreAlgorithm(ScriptedAlgorithm):
-    """ours"""
+    """Searches groups, learning rate and momentum while it trains; see `contract.Algorithm`.
+
+    `cold_start` and `rounds` tell how. The same outcomes always give the same requests: nothing is
+    drawn at random, so ``seed`` is only part of the settings that a saved state must match.
+
+    Args:
+        num_devices: N; groups are powers of two below it, and N itself.
+        learning_rates: Where the search begins; it goes on between and beyond them.
+        momenta: Likewise: it begins at the middle one and steps by their distance, into negative
+            values too. A single momentum is kept as it is.
+        probe_updates: Updates of a probe, at the slowest strategy of its race.
+        train_s: Seconds of each long stretch; None lets them grow with the time trained and with
+            what probes cost.
+        rounds: Re-optimisations after the cold start; None goes on until the run ends.
+        probe_share: Probes' share of the time after the cold start, at most.
+        points_to_evaluate: Strategies to try first; the learning-rate race is skipped if one of
+            them learns.
+        mode: "max" when the loss told is a metric to maximise.
+        hardware: Predicts seconds per update; None fits it to three timing runs.
+        seed: Of the run.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    published = PublishedAlgorithm
 
     def __init__(
         self,
@@ -31,19 +57,45 @@ class OmnivoreAlgorithm(ScriptedAlgorithm):
         rounds: int | None = None,
         probe_share: float = 0.1,
         points_to_evaluate: Sequence[Strategy] | None = None,
-        mode: str = "min",
+        mode: Literal["min", "max"] = "min",
         hardware: HardwareModel | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        self._num_devices = num_devices
-        self._learning_rates, self._momenta = tuple(learning_rates), tuple(momenta)
-        self._probe_updates, self._train_s, self._rounds = probe_updates, train_s, rounds
-        self._probe_share, self._hardware = probe_share, hardware
-        self._points = tuple(points_to_evaluate or ())
+        super().__init__(maximise=mode == "max")
+        check_grids(num_devices, learning_rates, momenta)
+        for name, value, least in (
+            ("probe_updates", probe_updates, 1),
+            ("rounds", rounds, 0),
+            ("seed", seed, 0),
+        ):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name}={value!r}: give a whole number of at least {least}")
+        if train_s is not None and not train_s > 0:
+            raise ValueError(f"train_s={train_s!r}: give more than 0 seconds, or None")
+        if not 0 < probe_share < 1:
+            raise ValueError(f"probe_share={probe_share!r}: give a share between 0 and 1")
+        if mode not in ("min", "max"):
+            raise ValueError(f"mode={mode!r}: give 'min' or 'max'")
+        points = tuple(points_to_evaluate or ())
+        ladder = group_ladder(num_devices)
+        for point in points:
+            if point.groups not in ladder:
+                raise ValueError(
+                    f"points_to_evaluate: groups={point.groups} of ({point}) is not one of {ladder}"
+                )
+        self._num_devices, self._probe_updates, self._hardware = (
+            num_devices,
+            probe_updates,
+            hardware,
+        )
+        self._learning_rates, self._momenta, self._points = (
+            tuple(learning_rates),
+            tuple(momenta),
+            points,
+        )
+        self._train_s, self._rounds, self._probe_share = train_s, rounds, probe_share
+        self._mode, self._seed = mode, seed
         self._prober: Prober | None = None
-
-    published = PublishedAlgorithm
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -55,6 +107,9 @@ class OmnivoreAlgorithm(ScriptedAlgorithm):
             "rounds": self._rounds,
             "probe_share": self._probe_share,
             "points_to_evaluate": [asdict(point) for point in self._points],
+            "mode": self._mode,
+            "hardware": repr(self._hardware),
+            "seed": self._seed,
         }
 
     def _predicted_seconds_per_update(self, groups: int) -> float | None:
@@ -64,30 +119,49 @@ class OmnivoreAlgorithm(ScriptedAlgorithm):
         prober = Prober(self._rows, self._num_devices, self._probe_updates, self._hardware)
         self._prober = prober
         start = ColdStart(prober, self._learning_rates, self._momenta, self._points)
-        yield from self._follow(start)
-        if self.best is None:
-            self.failure = "all diverged"
-            return
-        rounds = Rounds(
-            prober,
-            self.best,
-            start.leader(),
-            probe_share=self._probe_share,
-            train_s=self._train_s,
-            rounds=self._rounds,
-        )
-        yield from self._follow(rounds)
-        self.failure = rounds.failure
+        try:
+            yield from self._follow(start)
+            assert self.best is not None
+            rounds = Rounds(
+                prober,
+                self.best,
+                start.leader(),
+                tune_momentum=len(set(self._momenta)) > 1,
+                probe_share=self._probe_share,
+                train_s=self._train_s,
+                rounds=self._rounds,
+            )
+            yield from self._follow(rounds)
+        except GivesUp as reason:
+            self.failure = str(reason)
 
     def _follow(self, phase: ColdStart | Rounds) -> Script:
-        """Runs a phase, and recommends after every step what it has found so far."""
+        """Runs a phase, and recommends after every outcome what it has found so far."""
         script = phase.run()
-        outcome = None
-        while True:
-            try:
-                request = next(script) if outcome is None else script.send(outcome)
-            except StopIteration:
-                self.best = phase.best
-                return
+        request = next(script, None)
+        while request is not None:
             self.best = phase.best
             outcome = yield request
+            try:
+                request = script.send(outcome)
+            except StopIteration:
+                break
+        self.best = phase.best
+
+
+def check_grids(
+    num_devices: int, learning_rates: Sequence[float], momenta: Sequence[float]
+) -> None:
+    """Refuses what no search can begin with.
+
+    Raises:
+        ValueError: No devices, an empty grid, or a value that no optimizer takes.
+    """
+    if isinstance(num_devices, bool) or not isinstance(num_devices, int) or num_devices < 1:
+        raise ValueError(f"num_devices={num_devices!r}: give a whole number of at least 1")
+    for name, grid in (("learning_rates", learning_rates), ("momenta", momenta)):
+        if len(grid) == 0:
+            raise ValueError(f"{name}={grid!r}: give at least one value")
+    for rate in learning_rates:
+        for momentum in momenta:
+            Strategy(learning_rate=rate, momentum=momentum)

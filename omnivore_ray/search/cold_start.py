@@ -19,9 +19,9 @@ from omnivore_ray.search.grids import (
     rate_step,
     safe,
 )
-from omnivore_ray.search.probing import Prober, Probing
+from omnivore_ray.search.probing import GivesUp, Prober, Probing
 from omnivore_ray.search.race import Runner, standings
-from omnivore_ray.search.scoring import falls, peak
+from omnivore_ray.search.scoring import fall, peak
 from omnivore_ray.strategy import Outcome, Request, Strategy
 
 #: Races begin at the fewest groups whose updates cost at most this much more than the cheapest.
@@ -30,6 +30,7 @@ MUST_FALL_TO = 0.9
 CLEAR = 2.0
 RATE_STEP = math.log(2)
 GIVE_UP_AFTER = 4
+LEARNS, MAYBE_LEARNS = 3.0, 1.5
 TIMING_CYCLES, TIMING_UPDATES = 3, 6
 TIMING_RATE = 1e-2
 MOST_STEPS = 5
@@ -64,13 +65,21 @@ class ColdStart:
         self._points = points
 
     def run(self) -> Probing:
-        """The script; leaves its findings in ``best`` and ``pool``."""
+        """The script; leaves its findings in ``best`` and ``pool``.
+
+        Raises:
+            GivesUp: Everything diverged, or probes fail one after the other.
+        """
         yield from self._time()
         yield from self._try_points()
         if self.best is None:
             yield from self._find_learning()
         if self.best is None:
-            return
+            rates = self._learning_rates
+            raise GivesUp(
+                f"every learning rate from {rates[0]:g} to {rates[-1]:g} diverged; give smaller "
+                "learning_rates, or look for what makes the loss not finite"
+            )
         yield from self._tune_momentum()
         before = self.best.groups
         yield from self._climb_groups()
@@ -80,7 +89,9 @@ class ColdStart:
 
     def leader(self) -> Runner:
         """The runner with the lowest loss: its state is the one to go on from."""
-        return min(self.pool, key=lambda runner: runner.tail)
+        leader = min(self.pool, key=lambda runner: runner.tail)
+        leader.judge("kept", "the lowest loss: training goes on from this state")
+        return leader
 
     def _time(self) -> Probing:
         if self._prober.hardware is not None:
@@ -102,7 +113,7 @@ class ColdStart:
             runner = yield from self._enter(point, seconds, "a point that was given")
             if runner is not None:
                 runners.append(runner)
-        learning = [runner for runner in runners if falls(runner.curve)]
+        learning = [runner for runner in runners if fall(runner.curve) > LEARNS]
         if learning:
             self.best = standings(learning)[0][0].strategy
 
@@ -113,7 +124,7 @@ class ColdStart:
         while True:
             runners = yield from self._race_rates(g)
             order = standings(runners)
-            learns = any(falls(runner.curve) for runner in runners)
+            learns = yield from self._learns(runners)
             if order and (learns or g == 1):
                 points = sorted((math.log(r.strategy.learning_rate), s.value) for r, s in order)
                 x = peak([x for x, _ in points], [y for _, y in points])
@@ -132,13 +143,24 @@ class ColdStart:
             if runner is None:
                 continue
             runners.append(runner)
-            learns = any(falls(each.curve) for each in runners)
+            learns = any(fall(each.curve) > LEARNS for each in runners)
             if not learns and g > 1 and len(runners) == GIVE_UP_AFTER:
                 break
             last, score = standings(runners)[-1]
             if learns and last is runner and score.value + CLEAR * score.error < 0:
                 break
         return runners
+
+    def _learns(self, runners: list[Runner]) -> Generator[Request, Outcome, bool]:
+        """Whether any loss clearly falls; a leader whose loss perhaps falls is extended first."""
+        if any(fall(runner.curve) > LEARNS for runner in runners):
+            return True
+        order = standings(runners)
+        if not order or fall(order[0][0].curve) < MAYBE_LEARNS:
+            return False
+        leader = order[0][0]
+        yield from self._enter(leader.strategy, 2 * leader.seconds, "learning rate")
+        return not leader.out and fall(leader.curve) > LEARNS
 
     def _tune_momentum(self) -> Probing:
         if self._momentum_step > 0:

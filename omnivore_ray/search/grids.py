@@ -66,7 +66,7 @@ def momentum_step(strategy: Strategy, offset: float) -> Strategy | None:
     return with_momentum(strategy, momentum)
 
 
-def rate_step(strategy: Strategy, offset: float) -> Strategy | None:
+def rate_step(strategy: Strategy, offset: float) -> Strategy:
     """A step along the logarithm of the learning rate."""
     return replace(strategy, learning_rate=strategy.learning_rate * math.exp(offset))
 

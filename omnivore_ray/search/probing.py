@@ -14,7 +14,13 @@ from omnivore_ray.efficiency.hardware import HardwareModel
 from omnivore_ray.search.race import Runner
 from omnivore_ray.strategy import Outcome, Request, Strategy
 
+MOST_FAILURES = 3
+
 Probing = Generator[Request, Outcome, None]
+
+
+class GivesUp(Exception):
+    """Ends a search that cannot succeed; its text is the search's failure."""
 
 
 class Prober:
@@ -39,7 +45,7 @@ class Prober:
         self.diverged: list[Strategy] = []
         self.round = 0
         self.seconds = 0.0
-        self.patience = 1.0
+        self._failures = 0
         self._measured: dict[int, float] = {}
 
     def seconds_per_update(self, g: int) -> float:
@@ -61,13 +67,15 @@ class Prober:
 
     def learn_hardware(self) -> None:
         """Fits the hardware model to what was measured so far, unless it was given."""
+        if not self._measured:
+            raise GivesUp("the timing runs diverged, so the loss is not finite from the start")
         if self.hardware is None:
             self.hardware = _fitted(tuple(sorted(self._measured.items())), self.num_devices)
 
     def length_s(self, groups: Iterable[int]) -> float:
         """Seconds in which the slowest of these numbers of groups applies a probe's updates."""
         slowest = max(self.seconds_per_update(g) for g in groups)
-        return self.patience * self.probe_updates * slowest
+        return self.probe_updates * slowest
 
     def run_updates(self, runner: Runner, updates: int, reason: str) -> Probing:
         """One probe of so many updates."""
@@ -98,6 +106,9 @@ class Prober:
         runner.add(request, outcome, self.rows[-1])
         if outcome.status == "diverged":
             self.diverged.append(runner.strategy)
+        self._failures = self._failures + 1 if outcome.status in ("failed", "interrupted") else 0
+        if self._failures == MOST_FAILURES:
+            raise GivesUp(f"{MOST_FAILURES} probes in a row {outcome.status}: {outcome.reason}")
         pace_s = runner.pace_s
         if outcome.ok and pace_s:
             self._measured[runner.strategy.groups] = pace_s

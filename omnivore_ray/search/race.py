@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class Runner:
         checkpoint: The state it has reached; the race's start before its first request.
         curve: (updates, seconds, loss) since the start.
         rows: Its rows in the table of decisions.
+        reason: Why its last request was asked for.
         out: Why it is out of the race (diverged, failed), or "".
     """
 
@@ -26,6 +28,7 @@ class Runner:
     checkpoint: str | None
     curve: list[tuple[int, float, float]] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    reason: str = ""
     out: str = ""
 
     @property
@@ -48,9 +51,14 @@ class Runner:
         """Measured seconds per update."""
         return pace(self.curve, self.strategy.groups) if self.curve else None
 
+    def judge(self, verdict: str, words: str) -> None:
+        """Writes a verdict, and why, into the row of its last request."""
+        self.rows[-1].update(verdict=verdict, reason="; ".join(filter(None, (self.reason, words))))
+
     def add(self, request: Request, outcome: Outcome, row: dict[str, Any]) -> None:
         """Takes in the outcome of one of its requests."""
         self.rows.append(row)
+        self.reason = row["reason"]
         if not outcome.ok:
             self.out = outcome.status
             return
@@ -61,14 +69,33 @@ class Runner:
 
 
 def standings(runners: Sequence[Runner]) -> list[tuple[Runner, Score]]:
-    """The runners that are in, best first, with their log speeds relative to the best."""
+    """The runners that are in, best first, with their log speeds relative to the best.
+
+    Writes score and verdict into the rows of their last requests.
+    """
     fit = [runner for runner in runners if not runner.out and runner.curve]
     if not fit:
         return []
     at_s = min(runner.seconds for runner in fit)
-    for runner in fit:
-        score = tail_loss(runner.curve, at_s)
-        for row in runner.rows[-1:]:
-            row.update(score=score.value, score_error=score.error)
     speeds = log_speeds([runner.curve for runner in fit], at_s)
-    return sorted(zip(fit, speeds, strict=True), key=lambda pair: -pair[1].value)
+    order = sorted(zip(fit, speeds, strict=True), key=lambda pair: -pair[1].value)
+    for runner, speed in order:
+        loss = tail_loss(runner.curve, at_s)
+        runner.rows[-1].update(score=loss.value, score_error=loss.error)
+        words = f"{math.exp(speed.value):.2f} of the leader's speed after {at_s:.3g} s"
+        runner.judge("leads" if runner is order[0][0] else "lost", words)
+    return order
+
+
+def relative_gain(runner: Runner, incumbent: Runner) -> Score:
+    """How much lower a runner's loss is at equal wall time, as a share of the incumbent's.
+
+    Writes both scores into the rows of their last requests.
+    """
+    at_s = min(runner.seconds, incumbent.seconds)
+    mine, theirs = (tail_loss(each.curve, at_s) for each in (runner, incumbent))
+    for each, score in ((runner, mine), (incumbent, theirs)):
+        each.rows[-1].update(score=score.value, score_error=score.error)
+    scale = abs(theirs.value) or 1.0
+    error = math.hypot(mine.error, theirs.error) / scale
+    return Score(value=(theirs.value - mine.value) / scale, error=error)

@@ -127,14 +127,14 @@ def peak(xs: Sequence[float], ys: Sequence[float]) -> float:
     return min(max(x, (a + b) / 2), (b + c) / 2)
 
 
-def falls(curve: Curve) -> bool:
-    """Whether the loss clearly falls: its last third below its first by three standard errors."""
-    third = max(1, len(curve) // 3)
+def fall(curve: Curve) -> float:
+    """How clearly the loss falls: its first third less its last, in standard errors."""
+    third = len(curve) // 3
+    if third < 2:
+        return math.inf if curve and curve[-1][2] < curve[0][2] else 0.0
     first, last = ([point[2] for point in part] for part in (curve[:third], curve[-third:]))
-    if third < 3:
-        return last[-1] < first[0]
     error = math.sqrt((np.var(first, ddof=1) + np.var(last, ddof=1)) / third)
-    return float(np.mean(first) - np.mean(last)) > 3 * error
+    return float(np.mean(first) - np.mean(last)) / max(error, 1e-12)
 
 
 def exponent(curve: Curve, before_s: float) -> float:

@@ -39,11 +39,16 @@ COLUMNS = (
 class ScriptedAlgorithm(ABC):
     """Turns a script into an `Algorithm`; see `contract.Algorithm` for the public methods.
 
-    An outcome that ends the run (target or time limit) ends the search. `ask` repeats the live request until it is told. `tell` ignores a request that was told before
-    and refuses one that was never asked. A finished search ignores everything.
+    `ask` repeats the live request until it is told. `tell` ignores a request that was told before
+    and refuses one that was never asked. An outcome that ends the run (target or time limit) ends
+    the search, and a finished search ignores everything.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, maximise: bool = False) -> None:
+        self._maximise = maximise
+        self._begin()
+
+    def _begin(self) -> None:
         self.failure: str | None = None
         self.best: Strategy | None = None
         self._history: list[tuple[Request, Outcome]] = []
@@ -83,7 +88,10 @@ class ScriptedAlgorithm(ABC):
                 f"tell(request={request!r}): this was never asked; the live request is "
                 f"{self._live!r}"
             )
-        outcome = condense(outcome)
+        self._advance(request, condense(outcome, self._maximise))
+
+    def _advance(self, request: Request, outcome: Outcome) -> None:
+        """Sends an outcome to the script."""
         self._history.append((request, outcome))
         self._rows.append(self._row(request, outcome))
         assert self._script is not None
@@ -124,7 +132,7 @@ class ScriptedAlgorithm(ABC):
                     f"state[{key!r}]={state.get(key)!r} does not fit this search, which has "
                     f"{expected[key]!r}; build it as the saved one was built"
                 )
-        ScriptedAlgorithm.__init__(self)
+        self._begin()
         for saved in state["history"]:
             request = self.ask()
             if request is None or request.to_config() != saved["request"]:
@@ -132,7 +140,7 @@ class ScriptedAlgorithm(ABC):
                     f"state['history'] holds the request {saved['request']!r} where this search "
                     f"asks {request!r}: it was saved by another version"
                 )
-            self.tell(request, Outcome.from_json(saved["outcome"]))
+            self._advance(request, Outcome.from_json(saved["outcome"]))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in vars(self).items() if name not in _REPLAYED}
@@ -140,7 +148,7 @@ class ScriptedAlgorithm(ABC):
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         vars(self).update(saved["fields"])
-        ScriptedAlgorithm.__init__(self)
+        self._begin()
         self.load_state_dict(saved["state"])
 
     def _row(self, request: Request, outcome: Outcome) -> dict[str, Any]:
@@ -166,12 +174,15 @@ class ScriptedAlgorithm(ABC):
 _REPLAYED = ("failure", "best", "_history", "_rows", "_script", "_live")
 
 
-def condense(outcome: Outcome) -> Outcome:
+def condense(outcome: Outcome, maximise: bool = False) -> Outcome:
     """The outcome with a clean curve of at most 60 points, and diverged if its loss is not finite.
 
     Points that are not finite or do not advance are dropped, neighbours are merged. An outcome
-    without a curve gets the one point that its totals make.
+    without a curve gets the one point that its totals make; with ``maximise`` losses change sign.
     """
+    if maximise:
+        curve = tuple((n, at_s, -loss) for n, at_s, loss in outcome.curve)
+        outcome = replace(outcome, loss=-outcome.loss, curve=curve)
     points = []
     updates, seconds = 0, 0.0
     for n, at_s, loss in outcome.curve:
@@ -180,7 +191,11 @@ def condense(outcome: Outcome) -> Outcome:
             updates, seconds = n, at_s
     if not points and outcome.updates > 0 and math.isfinite(outcome.loss):
         points = [(outcome.updates, float(outcome.seconds), float(outcome.loss))]
-    if outcome.ok and not (points and math.isfinite(outcome.loss)):
+    completed = outcome.status == "completed"
+    if completed and outcome.updates > 0 and not outcome.seconds > 0:
+        reason = f"it reported {outcome.updates} updates in {outcome.seconds} seconds"
+        return replace(outcome, status="failed", checkpoint_path=None, curve=(), reason=reason)
+    if completed and not (points and math.isfinite(outcome.loss)):
         reason = outcome.reason or f"loss is {outcome.loss}"
         outcome = replace(outcome, status="diverged", checkpoint_path=None, reason=reason)
     every = math.ceil(len(points) / CURVE_POINTS) or 1
