@@ -208,8 +208,9 @@ class Ledger:
         for job in list(self._jobs.values()):
             for device in self._overdue(job, now_s, 1.0):
                 if self._substitutes(device):
-                    mine = [out for out in job.out.values() if out[0].device == device]
-                    self._late |= {device: out for out in mine}
+                    self._late.update(
+                        (device, out) for out in job.out.values() if out[0].device == device
+                    )
                     self._absent.add(device)
                     self._take_back(device, now_s)
                     late.append(device)
