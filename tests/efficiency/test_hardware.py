@@ -173,6 +173,25 @@ def test_members_that_send_when_ready_follow_their_events(events: Callable[..., 
     assert np.quantile(errors, 0.9) < 0.5 * np.quantile(barrier_errors, 0.9)
 
 
+def test_what_is_hidden_behind_transfers_is_not_waited_for_again(
+    events: Callable[..., float],
+) -> None:
+    rng = np.random.default_rng(9)
+    model = HardwareModel(
+        num_devices=8, t_compute=1.0, t_link=0.05, t_head=0.1, cv=1.0, sends_when_ready=True
+    )
+    seconds = events(
+        sizes=[4, 4],
+        compute_s=[0.25, 0.25],
+        draws=gamma_draws(rng, 1.0),
+        link_s=0.05,
+        head_s=0.1,
+        num_cycles=2000,
+        barrier=False,
+    )
+    assert model.seconds_per_update(2) == pytest.approx(seconds, rel=0.06)
+
+
 def test_invariants_on_random_clusters() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
