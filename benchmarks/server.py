@@ -120,9 +120,7 @@ def compare(size: str, num_pushers: int, rounds: int) -> float:
         )
     )
     ray.get(ours.make_model.remote())
-    pushers = [
-        ray.remote(Pusher).options(num_cpus=0).remote(entries) for _ in range(num_pushers)
-    ]
+    pushers = [ray.remote(Pusher).options(num_cpus=0).remote(entries) for _ in range(num_pushers)]
     naive_ms, ours_ms = [], []
     for number in range(rounds + 1):
         naive_ms.append(time_naive(pushers, naive, updates))

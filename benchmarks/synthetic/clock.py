@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -96,13 +95,6 @@ class Clock:
         return np.where(rng.random(shape) < 0.05, 8.0, 1.0)
 
 
-def model_s(clock: Clock, g: int) -> float:
-    """PAPER section 3's HE(g) for a clock without jitter."""
-    k = clock.num_devices / g
-    cycle = clock.compute_s / k + k * clock.link_s + clock.head_s
-    return max(clock.head_s, k * clock.link_s, cycle / g)
-
-
 def draw_clock(rng: np.random.Generator, num_devices: int = 32) -> Clock:
     """A cluster between PAPER section 3's presets: link- or head-bound, steady or not."""
     return Clock(
@@ -113,8 +105,3 @@ def draw_clock(rng: np.random.Generator, num_devices: int = 32) -> Clock:
         jitter=str(rng.choice(["steady", "exponential", "stalls"], p=[0.6, 0.2, 0.2])),
         seed=int(rng.integers(2**31)),
     )
-
-
-def log2(g: int) -> int:
-    """log2 of a power of two."""
-    return round(math.log2(g))

@@ -34,8 +34,8 @@ def draw(rng: np.random.Generator, L: float, name: str = "any") -> Surface:
 
 
 def all_diverge(rng: np.random.Generator, L: float) -> Surface:
-    """A surface on which every learning rate anyone would ask for diverges."""
-    return replace(draw(rng, L, "all diverge"), l1=1e-9)
+    """A surface on which every learning rate that ours would ask for diverges."""
+    return replace(draw(rng, L, "all diverge"), l1=1e-7)
 
 
 def belongs(surface: Surface, kind: str) -> bool:

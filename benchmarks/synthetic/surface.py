@@ -27,6 +27,7 @@ from synthetic.clock import Clock
 
 Array = NDArray[np.float64]
 DIVERGED_AFTER = 25
+MOST_STEPS = 500
 CURVE_POINTS = 100
 
 
@@ -165,16 +166,18 @@ class Surface:
         speed = self.speed(g, u, mu)
         n = np.zeros_like(u)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            for _ in range(200):
+            for _ in range(MOST_STEPS):
                 e = self.c * u * (1 - (1 - np.minimum(1, u / 20)) ** n)
                 room = self.target - e
                 x = np.where(room > 0, 20 * (np.abs(room) ** (-1 / self.beta) - 1), np.inf)
-                n = self.updates_to(g, speed, x)
+                before, n = n, self.updates_to(g, speed, x)
+                if np.all((np.abs(n - before) < 0.01) | ~np.isfinite(n)):
+                    break
             n = np.where((u <= self.u_div) & np.isfinite(n), np.ceil(n), np.inf)
         return self.clock.seconds(g, n)
 
     def best_fixed(self, g: int | None = None, mu: float | None = None) -> tuple[float, Strategy]:
-        """The fastest fixed strategy, by brute force over g and a twice refined grid of u.
+        """The fastest fixed strategy, by brute force over g and a grid of u, refined twice.
 
         The rate is a product of a function of u and one of mu, and every u is reachable at every
         mu, so the best momentum is m*(g) whatever u is: only u needs a search.
@@ -182,7 +185,7 @@ class Surface:
         best = (math.inf, Strategy(learning_rate=1e-6))
         for groups in self.groups if g is None else (g,):
             momentum = self.best_momentum(groups) if mu is None else mu
-            u = np.geomspace(1e-3, self.u_div, 400)
+            u = np.geomspace(1e-3, self.u_div, 150)
             for _ in range(3):
                 times = self._times(groups, u, momentum)
                 i = int(np.argmin(times))
@@ -192,7 +195,7 @@ class Surface:
                         float(times[i]),
                         Strategy(groups=groups, learning_rate=rate, momentum=momentum),
                     )
-                u = np.geomspace(u[max(i - 1, 0)], u[min(i + 1, len(u) - 1)], 50)
+                u = np.geomspace(u[max(i - 1, 0)], u[min(i + 1, len(u) - 1)], 30)
         return best
 
 

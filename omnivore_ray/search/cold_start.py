@@ -77,8 +77,8 @@ class ColdStart:
         if self.best is None:
             rates = self._learning_rates
             raise GivesUp(
-                f"every learning rate from {rates[0]:g} to {rates[-1]:g} diverged; give smaller "
-                "learning_rates, or look for what makes the loss not finite"
+                f"every learning rate from {rates[0]:g} to {rates[-1] / 100:g} diverged; give "
+                "smaller learning_rates, or look for what makes the loss not finite"
             )
         yield from self._tune_momentum()
         before = self.best.groups
@@ -102,6 +102,10 @@ class ColdStart:
             runner = Runner(strategy=Strategy(groups=g, learning_rate=rate), checkpoint=None)
             updates = max(TIMING_UPDATES, TIMING_CYCLES * g)
             yield from self._prober.run_updates(runner, updates, "timing run")
+            if runner.out == "diverged":
+                raise GivesUp(
+                    f"even {runner.strategy} diverged; look for what makes the loss not finite"
+                )
         self._prober.learn_hardware()
 
     def _try_points(self) -> Probing:
@@ -134,10 +138,16 @@ class ColdStart:
             g = self._ladder[max(0, self._ladder.index(g) - 2)]
 
     def _race_rates(self, g: int) -> Generator[Request, Outcome, list[Runner]]:
-        """Downwards, until one is clearly slower than the best, or nothing seems to learn."""
+        """Downwards, until one is clearly slower than the best, or nothing seems to learn.
+
+        Below the grid only while everything diverges.
+        """
         runners: list[Runner] = []
         seconds = self._prober.length_s([g])
-        for rate in self._learning_rates:
+        lowest = self._learning_rates[-1]
+        for rate in (*self._learning_rates, lowest / 10, lowest / 100):
+            if rate < lowest and runners:
+                break
             strategy = Strategy(groups=g, learning_rate=rate, momentum=self._momentum)
             runner = yield from self._enter(strategy, seconds, "learning rate")
             if runner is None:

@@ -66,10 +66,14 @@ class Prober:
         return None if self.hardware is None else float(self.hardware.seconds_per_update(g))
 
     def learn_hardware(self) -> None:
-        """Fits the hardware model to what was measured so far, unless it was given."""
-        if not self._measured:
-            raise GivesUp("the timing runs diverged, so the loss is not finite from the start")
+        """Fits the hardware model to what was measured so far, unless it was given.
+
+        Raises:
+            GivesUp: Nothing was measured.
+        """
         if self.hardware is None:
+            if not self._measured:
+                raise GivesUp("no timing run finished, so nothing is known about the devices")
             self.hardware = _fitted(tuple(sorted(self._measured.items())), self.num_devices)
 
     def length_s(self, groups: Iterable[int]) -> float:

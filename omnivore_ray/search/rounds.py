@@ -1,9 +1,10 @@
 """The rounds: long stretches of training, and a race of the incumbent before each next one.
 
 Each race starts from the snapshot the last stretch left. The incumbent runs in it, a lower learning
-rate challenges it, and one other neighbour by turns: more groups, more momentum, less momentum, a
-higher learning rate, fewer groups. All probes of all rounds together stay within a share of the
-time since the cold start: a stretch is long enough to have earned the race that follows it.
+rate challenges it, and in every second race one other neighbour by turns: more groups, a higher
+learning rate, less momentum, more momentum, fewer groups. All probes of all rounds together stay
+within a share of the time since the cold start: a stretch is long enough to have earned the race
+that follows it.
 
 Notation:
     u          learning rate over the one the cold start found best, at that g and momentum
@@ -38,6 +39,7 @@ PROBE_SHARE_OF_PATH = 0.05
 PROBE_LENGTHS = 1.25
 RATE_STEP = math.log(2)
 MOMENTUM_STEP = 0.15
+OTHER_EVERY = 2
 CLEAR = 2.0
 MUST_FALL_TO = 0.9
 MOST_FAILURES = 3
@@ -181,7 +183,7 @@ class Rounds:
         return float((2 / (1 + speed)) ** falls_as) - 1
 
     def _challengers(self, turn: int) -> list[Challenger]:
-        """A lower learning rate, and the neighbour whose turn it is; only safe ones."""
+        """A lower learning rate, and every second time another neighbour; only safe ones."""
         best, ladder = self.best, group_ladder(self._prober.num_devices)
         i = ladder.index(best.groups)
         pace_s = self._prober.seconds_per_update
@@ -202,7 +204,8 @@ class Rounds:
         if i > 0:
             fewer = groups_step(best, ladder[i - 1], self._tune_momentum)
             others.append(Challenger(strategy=fewer, name="fewer groups"))
-        chosen = (lower, others[turn % len(others)])
+        other = others[turn // OTHER_EVERY % len(others)]
+        chosen = (lower,) if turn % OTHER_EVERY else (lower, other)
         return [each for each in chosen if safe(each.strategy, self._prober.diverged)]
 
 
