@@ -31,8 +31,8 @@ _STOP_TIMEOUT_S = 10.0
 _ANSWER_TIMEOUT_S = 5.0
 
 #: A socket's path ends at 107 characters (macOS: 103); Ray's are up to 66 longer than its folder,
-#: which is 18 longer than the folder it is made in.
-_LONGEST_PARENT = 19
+#: which is 20 longer than the folder it is made in.
+_LONGEST_PARENT = 17
 
 
 @contextmanager
@@ -107,7 +107,8 @@ def _own_ray(num_cpus: int | None) -> Iterator[None]:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _temp_dir=folder,
+                # Ray opens its folder to every user of the machine; the one around it stays shut.
+                _temp_dir=os.path.join(folder, "r"),
             )
         yield
     finally:

@@ -60,6 +60,12 @@ def test_every_socket_of_our_own_ray_listens_on_loopback(ray_session):
     ray.kill(adder)
 
 
+def test_other_users_of_the_machine_cannot_reach_its_files(ray_session):
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    assert session.parents[1].name.startswith("omnivore-")
+    assert session.parents[1].stat().st_mode & 0o077 == 0
+
+
 def test_the_kernels_addresses_are_decoded():
     assert decoded("0100007F") == ipaddress.ip_address("127.0.0.1")
     assert decoded("0000000000000000FFFF00000100007F") == ipaddress.ip_address("127.0.0.1")
