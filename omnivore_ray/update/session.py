@@ -20,12 +20,14 @@ import torch
 
 from omnivore_ray.strategy import Outcome, Request
 from omnivore_ray.update.history import History
-from omnivore_ray.update.ledger import OVERDUE_FLOOR_S, Answer, Job, Lease, Ledger
+from omnivore_ray.update.ledger import FIRST_LEASE_S, OVERDUE_FLOOR_S, Answer, Job, Lease, Ledger
 from omnivore_ray.update.parameters import Contribution, Parameters, Snapshot
 from omnivore_ray.update.stopping import Ending, SmoothedLoss, Stopping
 
 #: A validation waits until at least this many times its own length has been trained.
 _EVALUATION_SHARE = 10.0
+#: The last validation is waited for this long, or five times what the one before took.
+_LAST_VALIDATION_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,6 +157,7 @@ class Session:
         self._published: dict[int, tuple[Any, dict[str, torch.Tensor]]] = {}
         self._evaluation: tuple[float, Snapshot, RunState] | None = None
         self._closing: Ending | None = None  # decided, but the last validation is still to come
+        self._closed_s = now_s
         self._ledger = Ledger(
             groups=groups,
             speeds=speeds,
@@ -212,6 +215,7 @@ class Session:
             ending = self.rules.stopping.at_time(seconds=now_s, used_s=self.used_s(now_s))
             if ending is not None:
                 self._close(ending, now_s)
+        self._lose_patience(now_s)
         for device in self._ledger.expire(now_s):
             self.events.append(f"device {device} was overdue at {now_s:.1f} s: others took its rows")
         device = self._ledger.stalled(now_s)
@@ -220,6 +224,16 @@ class Session:
                 Ending("failed", f"device {device} does not answer and nobody can take its rows"),
                 now_s,
             )
+
+    def _lose_patience(self, now_s: float) -> None:
+        """Ends what waits for devices that do not come."""
+        if self._started_s is None and now_s - self._created_s > FIRST_LEASE_S:
+            reason = f"no device asked for work within {FIRST_LEASE_S:g} s"
+            self._end(Ending("failed", reason), now_s)
+        last_s = max(_LAST_VALIDATION_S, 5.0 * self.state.evaluation_took_s)
+        if self._closing is not None and now_s - self._closed_s > last_s:
+            self.events.append(f"the last validation did not come within {last_s:.0f} s")
+            self._end(self._closing, now_s)
 
     def stop(self, reason: str, now_s: float) -> None:
         """Ends the request from outside; what is in flight is refused and owed."""
@@ -358,7 +372,7 @@ class Session:
         if not self.rules.validation_samples or self.request.kind != "train":
             self._end(ending, now_s)
             return
-        self._closing = ending
+        self._closing, self._closed_s = ending, now_s
         if self._ledger.validating is None:
             self._ledger.evaluation_wanted = True
 
