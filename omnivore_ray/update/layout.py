@@ -39,7 +39,9 @@ class Layout:
     def of(cls, tensors: Mapping[str, torch.Tensor]) -> Layout:
         """Lays out the given tensors; their values do not matter."""
         names = sorted(tensors, key=lambda name: str(tensors[name].dtype))  # stable
-        offsets, spans, end = [], {}, 0
+        offsets: list[int] = []
+        spans: dict[torch.dtype, tuple[int, int]] = {}
+        end = 0
         for name in names:
             tensor = tensors[name]
             offsets.append(end)

@@ -1,7 +1,7 @@
 """The server's parameters: one flat block, one torch SGD, one velocity for all groups.
 
-The block holds what travels: trainable parameters first, then buffers (BatchNorm statistics and
-the like). The module's own tensors are views into it, so its ``state_dict`` is always current.
+The block holds what travels: trainable parameters and buffers (BatchNorm statistics and the
+like). The module's own tensors are views into it, so its ``state_dict`` is always current.
 
 Learning rate, momentum, weight decay and parameter groups mean what they mean in any PyTorch
 script, because ``torch.optim.SGD`` makes the update. A parameter without a gradient is left
@@ -15,6 +15,7 @@ batches one after the other would have given) and ``a = 1`` for anything else, c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +109,8 @@ class Parameters:
             for part in parts[1:]:
                 self.layout.add(total, part.block)
         gradients = self.layout.views(total)
-        new, old = [], []
+        new: list[tuple[nn.Parameter, torch.Tensor]] = []
+        old: list[tuple[nn.Parameter, torch.Tensor]] = []
         for name, parameter in self._trainable.items():
             if name in present:
                 has_velocity = "momentum_buffer" in self._optimizer.state[parameter]
@@ -134,14 +136,19 @@ class Parameters:
         pushed = [self.layout.views(part.block) for part in parts]
         for name in changed:
             now, read = self._views[name], buffers_read[name]
+            index = self.layout.names.index(name)
+            # a part may leave out what it did not change: there it counts with what it read
+            ends = [
+                views[name] if part.present[index] else read
+                for part, views in zip(parts, pushed, strict=True)
+            ]
             if now.dtype == torch.bool:
-                now.copy_(pushed[-1][name])
+                now.copy_(ends[-1])
                 continue
             exact = torch.float64 if not now.is_complex() else torch.complex128
-            merged = torch.zeros(now.shape, dtype=exact)
-            for part, views in zip(parts, pushed, strict=True):
-                merged += part.weight * views[name].to(exact)
-            merged += self._keep.get(name, 1.0) * (now.to(exact) - read.to(exact))
+            merged = self._keep.get(name, 1.0) * (now.to(exact) - read.to(exact))
+            for part, end in zip(parts, ends, strict=True):
+                merged += part.weight * end.to(exact)
             now.copy_(merged if now.is_floating_point() or now.is_complex() else merged.round())
 
     # -- state as plain tensors -----------------------------------------------------------------
@@ -168,13 +175,11 @@ class Parameters:
             if "momentum_buffer" in self._optimizer.state.get(parameter, {})
         }
 
-    def load(
-        self, state: Mapping[str, torch.Tensor], velocity: Mapping[str, torch.Tensor]
-    ) -> None:
+    def load(self, state: Mapping[str, torch.Tensor], velocity: Mapping[str, torch.Tensor]) -> None:
         """Takes over a state_dict and momentum buffers, in place.
 
         Raises:
-            ValueError: Names or shapes are not this model's.
+            ValueError: Names, shapes or dtypes are not this model's.
         """
         own = self.model.state_dict()
         _check_tensors("model.safetensors", state, own, complete=True)
@@ -262,35 +267,55 @@ def _make_sgd(
             f"Workload.optimizer(model) returned {groups!r}: "
             "return a list of dicts, each with 'params'"
         )
-    rates = [group.get("lr") for group in groups]
+    rates: list[Any] = [group.get("lr") for group in groups]
     if any(rate is None for rate in rates) != all(rate is None for rate in rates):
         raise ValueError(
             "Workload.optimizer(model): give every parameter group an lr or none; they keep "
             "the ratio to the first group's, which the strategy sets"
         )
-    if any(rate is not None and not rate > 0 for rate in rates):
-        raise ValueError(f"Workload.optimizer(model): lr must be above 0, got {rates}")
+    if any(rate is not None and not _is_positive(rate) for rate in rates):
+        raise ValueError(
+            f"Workload.optimizer(model): lr must be above 0, and a finite number; got {rates}"
+        )
     cleaned = []
     for number, group in enumerate(groups):
         extra = {key: value for key, value in group.items() if key not in ("params", "lr")}
         check_optimizer_options(extra, f"Workload.optimizer(model)[{number}]")
         params = group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
+        if not all(isinstance(parameter, torch.Tensor) for parameter in params):
+            raise ValueError(
+                f"Workload.optimizer(model)[{number}]['params'] holds something else than "
+                "parameters; give model.parameters(), not named_parameters()"
+            )
         params = [parameter for parameter in params if parameter.requires_grad]
         if params:
             cleaned.append(({"params": params, **extra}, rates[number] or 1.0))
     covered = {id(parameter) for group, _ in cleaned for parameter in group["params"]}
     missing = [name for name, parameter in trainable.items() if id(parameter) not in covered]
-    if missing or len(covered) > len(trainable):
+    if missing:
         raise ValueError(
-            f"Workload.optimizer(model) leaves out {', '.join(missing) or 'nothing'} or names "
-            "parameters of another model; give each trainable parameter to one group, or set "
-            "requires_grad=False"
+            f"Workload.optimizer(model) leaves out {', '.join(missing)}; give each trainable "
+            "parameter to one group, or set requires_grad=False"
+        )
+    if len(covered) > len(trainable):
+        raise ValueError(
+            "Workload.optimizer(model) names parameters of another model; "
+            "give those of the model it is called with"
         )
     # momentum is a placeholder (nesterov insists on one); `set_strategy` sets the real one
-    sgd = torch.optim.SGD([group for group, _ in cleaned], lr=1.0, momentum=0.5, fused=True, **options)
+    sgd = torch.optim.SGD(
+        [group for group, _ in cleaned], lr=1.0, momentum=0.5, fused=True, **options
+    )
     reference = cleaned[0][1]
     return sgd, [rate / reference for _, rate in cleaned]
+
+
+def _is_positive(rate: Any) -> bool:
+    try:
+        return 0 < float(rate) < math.inf
+    except (TypeError, ValueError):
+        return False
 
 
 def _check_tensors(
@@ -302,9 +327,13 @@ def _check_tensors(
 ) -> None:
     unknown = sorted(set(given) - set(own))
     missing = sorted(set(own) - set(given)) if complete else []
-    wrong = [n for n in given if n in own and given[n].shape != own[n].shape]
+    wrong = [
+        name
+        for name, tensor in given.items()
+        if name in own and (tensor.shape, tensor.dtype) != (own[name].shape, own[name].dtype)
+    ]
     if unknown or missing or wrong:
         raise ValueError(
             f"{file} is of another model: unknown {unknown[:5]}, missing {missing[:5]}, "
-            f"other shape {wrong[:5]}"
+            f"other shape or type {wrong[:5]}"
         )

@@ -398,3 +398,27 @@ def test_a_validation_slower_than_training_is_late_once_and_then_gets_done():
         ledger.expire(begun_s + 20.0)
         accepted.append(ledger.push(lease.id, None, begun_s + 20.0).accepted)
     assert accepted[:2] == [False, True]
+
+
+def test_a_member_that_never_asks_for_its_rows_loses_them_too():
+    ledger = ledger_of([0, 1])
+    lease = ledger.ask(0, 0.0)
+    ledger.push(lease.id, None, 1.0)
+    assert ledger.expire(FIRST_LEASE_S + 1) == [1]
+    assert ledger.ask(0, FIRST_LEASE_S + 1).start == 3
+
+
+def test_rows_dealt_again_have_their_full_time_from_then_on():
+    ledger = ledger_of([0, 1, 2])
+    for device in (0, 1):
+        ledger.push(ledger.ask(device, 0.0).id, None, 1.0)
+    assert ledger.expire(FIRST_LEASE_S + 1) == [2]
+    assert ledger.expire(FIRST_LEASE_S + 2) == []
+
+
+def test_a_stopped_ledger_refuses_every_push():
+    ledger = ledger_of([0])
+    lease = ledger.ask(0, 0.0)
+    ledger.stopped = True
+    assert not ledger.push(lease.id, None, 1.0).accepted
+    assert ledger.owed == [0]
