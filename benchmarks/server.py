@@ -18,9 +18,9 @@ import click
 import numpy as np
 import ray
 import torch
-from measuring import machine, spread
 from torch import nn
 
+from measuring import machine, spread
 from omnivore_ray.cluster.exchange import Push, accept_read_only_arrays, fetch, pack
 from omnivore_ray.cluster.local_ray import attach_or_start
 from omnivore_ray.cluster.parameter_server import ParameterServer
@@ -111,8 +111,8 @@ def compare(size: str, num_pushers: int, rounds: int) -> float:
     workload = Workload(
         model=lambda: Flat(entries), data="none", loss=nn.functional.mse_loss, batch_size=1
     )
-    naive = ray.remote(NaiveServer).options(num_cpus=0).remote(entries)
-    ours = (
+    naive: Any = ray.remote(NaiveServer).options(num_cpus=0).remote(entries)
+    ours: Any = (
         ray.remote(ParameterServer)
         .options(num_cpus=0, max_concurrency=num_pushers + 4)
         .remote(
@@ -120,7 +120,9 @@ def compare(size: str, num_pushers: int, rounds: int) -> float:
         )
     )
     ray.get(ours.make_model.remote())
-    pushers = [ray.remote(Pusher).options(num_cpus=0).remote(entries) for _ in range(num_pushers)]
+    pushers: list[Any] = [
+        ray.remote(Pusher).options(num_cpus=0).remote(entries) for _ in range(num_pushers)
+    ]
     naive_ms, ours_ms = [], []
     for number in range(rounds + 1):
         naive_ms.append(time_naive(pushers, naive, updates))

@@ -17,6 +17,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import click
+
 from measuring import machine
 
 _BATCH = 256

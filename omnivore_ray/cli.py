@@ -30,19 +30,28 @@ def main() -> None:
 
 @main.command()
 @click.argument("workload", metavar="MODULE:WORKLOAD")
-@click.option("--strategy", default="auto", show_default=True,
-              help="auto, or groups=2,learning_rate=0.05,momentum=0.6")
-@click.option("--devices", default="auto", show_default=True,
-              help="auto, or a number of one-core devices")
+@click.option(
+    "--strategy",
+    default="auto",
+    show_default=True,
+    help="auto, or groups=2,learning_rate=0.05,momentum=0.6",
+)
+@click.option(
+    "--devices", default="auto", show_default=True, help="auto, or a number of one-core devices"
+)
 @click.option("--until", help="Target that ends the run, e.g. 'accuracy>=0.97'")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds after which it ends")
 @click.option("--seed", default=0, show_default=True, help="Of model, row order and dropout")
 @click.option("--name", help="Name of the run's folder")
-@click.option("--storage-path", type=click.Path(path_type=Path),
-              help="Where that folder goes  [default: Ray Tune's]")
+@click.option(
+    "--storage-path",
+    type=click.Path(path_type=Path),
+    help="Where that folder goes  [default: Ray Tune's]",
+)
 @click.option("--address", help="Ray cluster to connect to  [default: RAY_ADDRESS, or its own]")
-@click.option("--json", "as_json", is_flag=True,
-              help="End standard output with one line, a JSON object")
+@click.option(
+    "--json", "as_json", is_flag=True, help="End standard output with one line, a JSON object"
+)
 def train(
     workload: str,
     strategy: str,

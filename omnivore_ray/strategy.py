@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 RequestKind = Literal["probe", "train"]
-Status = Literal[
-    "completed", "target_reached", "out_of_time", "diverged", "failed", "interrupted"
-]
+Status = Literal["completed", "target_reached", "out_of_time", "diverged", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +109,11 @@ class Request:
         config = asdict(self)
         config.update(config.pop("strategy"))
         return config
+
+    @staticmethod
+    def config_keys() -> tuple[str, ...]:
+        """The keys of `to_config`."""
+        return (*_STRATEGY_FIELDS, *_REQUEST_FIELDS)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Request:

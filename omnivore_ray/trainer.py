@@ -66,7 +66,9 @@ class OmnivoreTrainer:
             raise ValueError(f"strategy={strategy!r}: give 'auto' or a Strategy(...)")
         check_devices(devices)
         if until is not None and not isinstance(until, Target):
-            raise ValueError(f"until={until!r}: give a Target(...), e.g. Target('loss', at_most=0.1)")
+            raise ValueError(
+                f"until={until!r}: give a Target(...), e.g. Target('loss', at_most=0.1)"
+            )
         if until is not None:
             until.check(workload)
         if until is None and time_limit_s is None:
@@ -150,16 +152,14 @@ class OmnivoreTrainer:
             checkpoint_every_s=self._checkpoint_every_s,
         )
         if self._restored_from is not None:
-            tuner = tune.Tuner.restore(
-                str(self._restored_from), trainable, resume_errored=True
-            )
-            search = tuner._local_tuner._tune_config.search_alg
-            return self._run(tuner, search, self._restored_from)
+            tuner = tune.Tuner.restore(str(self._restored_from), trainable, resume_errored=True)
+            internal: Any = tuner._local_tuner  # the searcher that Tune restored has no public way
+            return self._run(tuner, internal._tune_config.search_alg, self._restored_from)
         search = AlgorithmSearch(self._algorithm(trainable.num_devices()))
         if isinstance(self._strategy, Strategy):
             trainable.check(self._strategy)
         config = self._tune_run_config()
-        folder = Path(config.storage_path) / config.name
+        folder = Path(config.storage_path or "") / (config.name or "")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).write_text(json.dumps({"settings": self._settings_to_json()}, indent=1))
         tuner = tune.Tuner(
@@ -173,8 +173,9 @@ class OmnivoreTrainer:
         devices, strategy, until = self._devices, self._strategy, self._until
         return {
             "strategy": asdict(strategy) if isinstance(strategy, Strategy) else strategy,
-            "devices": [asdict(d) for d in devices] if isinstance(devices, Sequence)
-            and not isinstance(devices, str) else devices,
+            "devices": [asdict(d) for d in devices]
+            if isinstance(devices, Sequence) and not isinstance(devices, str)
+            else devices,
             "until": None if until is None else asdict(until),
             "time_limit_s": self._time_limit_s,
             "seed": self._seed,
@@ -202,7 +203,7 @@ class OmnivoreTrainer:
                 f"run_config.storage_path={config.storage_path!r}: give a folder; checkpoints are "
                 "written there directly"
             )
-        config.storage_path = str(Path(config.storage_path).expanduser().resolve())
+        config.storage_path = str(Path(config.storage_path or "").expanduser().resolve())
         config.callbacks = [
             *(config.callbacks or []),
             ProgressCallback(self._time_limit_s, tuple(self._workload.metrics)),
@@ -226,8 +227,9 @@ class OmnivoreTrainer:
             )
         if search.algorithm.failure is not None:
             raise OmnivoreError(f"{search.algorithm.failure} (the run's folder is {folder})")
-        last = {trial.metrics["trial_id"]: trial.metrics for trial in grid}[search.finished[-1]]
-        write_summary(folder, last, search, tuple(self._workload.metrics))
+        results = [grid[index].metrics or {} for index in range(len(grid))]
+        last = {metrics["trial_id"]: metrics for metrics in results}
+        write_summary(folder, last[search.finished[-1]], search, tuple(self._workload.metrics))
         return Result.from_path(folder, self._workload)
 
 

@@ -162,9 +162,7 @@ class Target:
             raise ValueError(f"Target.metric={self.metric!r}: give the name of a metric")
         bounds = [bound for bound in (self.at_least, self.at_most) if bound is not None]
         if len(bounds) != 1:
-            raise ValueError(
-                f"Target({self.metric!r}): give exactly one of at_least= and at_most="
-            )
+            raise ValueError(f"Target({self.metric!r}): give exactly one of at_least= and at_most=")
         bound = bounds[0]
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or math.isnan(bound):
             raise ValueError(f"Target({self.metric!r}): the bound {bound!r} is not a number")

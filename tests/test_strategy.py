@@ -29,8 +29,11 @@ def test_illegal_values_are_named(arguments, named):
 def test_the_command_line_form_is_read_back():
     strategy = Strategy(groups=2, learning_rate=0.05, momentum=-0.3)
     assert Strategy.parse(str(strategy)) == strategy
-    for text, named in [("groups=2", "learning_rate= is missing"), ("lr=1", "'lr=1'"),
-                        ("learning_rate=x", "'x' is not a number")]:
+    for text, named in [
+        ("groups=2", "learning_rate= is missing"),
+        ("lr=1", "'lr=1'"),
+        ("learning_rate=x", "'x' is not a number"),
+    ]:
         with pytest.raises(ValueError, match=named):
             Strategy.parse(text)
 

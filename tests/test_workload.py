@@ -11,9 +11,7 @@ from torch import nn
 from omnivore_ray import Target, Workload
 from omnivore_ray.workload import RUN_METRICS
 
-GOOD = Workload(
-    model=nn.Identity, data=object(), loss=F.mse_loss, metrics={"accuracy": F.l1_loss}
-)
+GOOD = Workload(model=nn.Identity, data=object(), loss=F.mse_loss, metrics={"accuracy": F.l1_loss})
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ class Device:
 
     def __post_init__(self) -> None:
         if self.gpus not in (0, 1) or isinstance(self.gpus, bool):
-            raise ValueError(f"Device.gpus={self.gpus!r}: a device has 0 or 1 GPU; list more devices")
+            raise ValueError(
+                f"Device.gpus={self.gpus!r}: a device has 0 or 1 GPU; list more devices"
+            )
         if self.cpus is not None and (
             isinstance(self.cpus, bool) or not isinstance(self.cpus, int) or self.cpus < 0
         ):
@@ -87,7 +89,7 @@ def device_speeds(devices: Sequence[Device]) -> list[float]:
     given = [device.speed is not None for device in devices]
     if any(given) != all(given):
         raise ValueError(
-            f"devices: {sum(given)} of {len(devices)} have a speed=; give every one a speed, or none"
+            f"devices: {sum(given)} of {len(devices)} have a speed=; give one to all, or to none"
         )
     kinds = {device.kind for device in devices}
     if not all(given) and len(kinds) > 1:
@@ -161,7 +163,7 @@ def resolve_devices(
         largest = max((device.bundle.get(resource, 0.0) for device in resolved), default=0.0)
         if largest > max((node.get(resource, 0.0) for node in nodes), default=0.0):
             raise OmnivoreError(
-                f"a device asks for {largest:g} {resource}s and no node of the cluster has that many"
+                f"a device asks for {largest:g} {resource}s and no node has that many"
             )
     return tuple(resolved)
 

@@ -130,6 +130,7 @@ class Fleet:
         self.spec = spec
         self.names = device_names(spec.devices)
         self._speeds = device_speeds(spec.devices)
+        self._server: Any = None
         self._workers: list[Any] = []
         self._runs: dict[Any, int] = {}
         self._requests = 0
@@ -215,10 +216,10 @@ class Fleet:
 
     def close(self) -> None:
         """Ends every actor of the fleet."""
-        for actor in (*self._workers, getattr(self, "_server", None)):
+        for actor in (*self._workers, self._server):
             if actor is not None:
                 ray.kill(actor)
-        self._workers, self._runs = [], {}
+        self._server, self._workers, self._runs = None, [], {}
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -279,7 +280,7 @@ class Fleet:
             raise OmnivoreError(f"a worker did not start: {error}") from error
 
     def _returned(self, run: Any, number: int) -> None:
-        """A worker's run() came back: it was told to stop, or it is lost, or the user's code failed."""
+        """A worker's run() came back: told to stop, or lost, or the user's code failed."""
         try:
             ray.get(run)
         except RayActorError as error:
@@ -289,7 +290,9 @@ class Fleet:
         except RayTaskError as error:
             cause = _cause(error)
             if isinstance(cause, RayActorError):  # its server is gone
-                raise OmnivoreError(f"the parameter server was lost: {_first_line(cause)}") from cause
+                raise OmnivoreError(
+                    f"the parameter server was lost: {_first_line(cause)}"
+                ) from cause
             raise cause from cause.__cause__
 
     def _answer(self, call: Any) -> Any:

@@ -34,9 +34,7 @@ def is_picklable(value: Any) -> bool:
     return _error(value) is None
 
 
-def _innermost(
-    value: Any, where: str, error: Exception, depth: int
-) -> tuple[str, str, Exception]:
+def _innermost(value: Any, where: str, error: Exception, depth: int) -> tuple[str, str, Exception]:
     for name, part in _parts(value):
         inner = _error(part)
         if inner is not None and depth:
@@ -52,7 +50,10 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     closure = getattr(value, "__closure__", None)
     if closure:
         names = value.__code__.co_freevars
-        return [(f" uses {name!r}:", cell.cell_contents) for name, cell in zip(names, closure, strict=True)]
+        return [
+            (f" uses {name!r}:", cell.cell_contents)
+            for name, cell in zip(names, closure, strict=True)
+        ]
     parts = []
     for name, part in getattr(value, "__dict__", {}).items():
         if name in ("_modules", "_parameters", "_buffers") and isinstance(part, dict):

@@ -104,6 +104,7 @@ class OmnivoreTrainable(tune.Trainable):
         self._fleet: Fleet | None = None
         self._place: Path | None = None  # checkpoint folder of the request that runs
         self._due: dict[str, Any] | None = config
+        self._next_snapshot_s = 0.0
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Notes a further request for the same fleet."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import numpy as np
 import ray
@@ -100,7 +101,7 @@ class Worker:
             raise
 
     def _work(self, server: ActorHandle, request: int) -> None:
-        answer = ray.get(server.ask.remote(self._number, request))
+        answer: Any = ray.get(server.ask.remote(self._number, request))
         while answer is not Answer.STOP:
             lease, parcel = answer
             begun_s = time.monotonic()

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ray.tune.search import Searcher
 
+from omnivore_ray.search.algorithm import LEARNING_RATES, MOMENTA, OmnivoreAlgorithm
 from omnivore_ray.search.contract import Algorithm
-from omnivore_ray.strategy import Outcome, Request
+from omnivore_ray.strategy import Outcome, Request, Strategy
 
 _STATE_VERSION = 1
 #: Key of a trial's last result under which our trainable reports the whole outcome, as JSON.
@@ -36,6 +38,8 @@ class AlgorithmSearch(Searcher):
     def __init__(self, algorithm: Algorithm, metric: str = "loss", mode: str = "min") -> None:
         _check_metric(metric, mode)
         super().__init__(metric=metric, mode=mode)
+        self._metric: str = metric
+        self._mode: str = mode
         self.algorithm = algorithm
         #: Trial ids with an outcome, in order; their checkpoints and histories bear these names.
         self.finished: list[str] = []
@@ -49,6 +53,12 @@ class AlgorithmSearch(Searcher):
     ) -> bool:
         """Takes over TuneConfig's metric and mode."""
         _check_metric(metric or self._metric, mode or self._mode)
+        owned = sorted(set(config or {}) & set(Request.config_keys()))
+        if owned:
+            raise ValueError(
+                f"param_space sets {', '.join(map(repr, owned))}, which this search chooses; "
+                "leave it out, and give learning_rates= or momenta= to OmnivoreSearch instead"
+            )
         self._metric, self._mode = metric or self._metric, mode or self._mode
         return True
 
@@ -56,7 +66,7 @@ class AlgorithmSearch(Searcher):
         """One trial at a time is all we ever start, so any limit is kept."""
         return True
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> Any:
         """The next request as a config; None while one is live; FINISHED at the end."""
         if trial_id in self._live:
             return self._live[trial_id].to_config()
@@ -123,7 +133,7 @@ class AlgorithmSearch(Searcher):
     # -- inside -----------------------------------------------------------------------------------
 
     def _note(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        if OUTCOME_KEY in result or self._metric not in result:
+        if self._metric not in result:
             return
         value = float(result[self._metric])
         updates = int(result.get("updates", result.get("training_iteration", 0)))
@@ -142,7 +152,10 @@ class AlgorithmSearch(Searcher):
         if error or result is None:
             return Outcome(status="failed", curve=curve, reason="the trial failed")
         if OUTCOME_KEY in result:
-            return Outcome.from_json(json.loads(result[OUTCOME_KEY]))
+            outcome = Outcome.from_json(json.loads(result[OUTCOME_KEY]))
+            if self._metric == "loss" or not curve or not outcome.ok:
+                return outcome
+            return replace(outcome, curve=_since_start(curve, outcome), loss=curve[-1][2])
         if not curve:
             return Outcome(status="failed", reason=f"the trial never reported {self._metric!r}")
         updates, seconds, value = curve[-1]
@@ -156,6 +169,72 @@ class AlgorithmSearch(Searcher):
             status="completed", updates=updates, seconds=seconds, loss=value, curve=curve,
             checkpoint_path=None if path is None else str(path),
         )  # fmt: skip
+
+
+class OmnivoreSearch(AlgorithmSearch):
+    """The optimizer as a Tune search algorithm, for any trainable that takes its config keys.
+
+    It suggests ``groups``, ``learning_rate``, ``momentum``, ``kind`` ("probe" or "train"),
+    ``round``, ``budget_updates`` or ``budget_s``, ``resume_from`` and ``reason``. A trainable
+    reports its metric and, if it can, ``updates``, ``seconds`` and ``checkpoint_path``, which
+    comes back as ``resume_from``; it ends when its budget is used up. Where ``updates`` or
+    ``seconds`` are not reported, Tune's own count of reports and clock stand in.
+
+    Give TuneConfig ``num_samples=-1`` (the search ends itself) and ``reuse_actors=True``.
+
+    Args:
+        num_devices: Devices the trainable has: the largest number of groups.
+        metric: Key of the results to learn from.
+        mode: "min" or "max".
+        learning_rates: Where the search begins; it goes on between and beyond them.
+        momenta: Likewise.
+        probe_updates: Updates of a probe.
+        train_s: Seconds of a long stretch; None lets it grow with what probes cost.
+        rounds: Re-optimisations after the cold start; None goes on until the run ends.
+        points_to_evaluate: Strategies to try first, as `Strategy` or dicts of its fields.
+        seed: Of the run.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        num_devices: int,
+        metric: str = "loss",
+        mode: str = "min",
+        *,
+        learning_rates: Sequence[float] = LEARNING_RATES,
+        momenta: Sequence[float] = MOMENTA,
+        probe_updates: int = 80,
+        train_s: float | None = None,
+        rounds: int | None = None,
+        points_to_evaluate: Sequence[Strategy | Mapping[str, Any]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        points = [
+            point if isinstance(point, Strategy) else Strategy(**point)
+            for point in points_to_evaluate or ()
+        ]
+        algorithm = OmnivoreAlgorithm(
+            num_devices,
+            learning_rates=learning_rates,
+            momenta=momenta,
+            probe_updates=probe_updates,
+            train_s=train_s,
+            rounds=rounds,
+            points_to_evaluate=points,
+            seed=seed,
+        )
+        super().__init__(algorithm, metric, mode)
+
+
+def _since_start(
+    curve: tuple[tuple[int, float, float], ...], outcome: Outcome
+) -> tuple[tuple[int, float, float], ...]:
+    """Our trainable reports the run's totals; a curve counts from the request's start."""
+    updates, seconds = curve[-1][0] - outcome.updates, curve[-1][1] - outcome.seconds
+    return tuple((u - updates, s - seconds, value) for u, s, value in curve)
 
 
 def _check_metric(metric: Any, mode: Any) -> None:

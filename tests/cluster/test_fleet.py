@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
@@ -140,9 +142,7 @@ def test_unequal_members_compute_what_one_device_would(tmp_path):
     for batch in range(50):
         rows = order.rows(batch, 0, order.size(batch))
         sgd.zero_grad()
-        F.mse_loss(
-            oracle(torch.as_tensor(inputs[rows])), torch.as_tensor(targets[rows])
-        ).backward()
+        F.mse_loss(oracle(torch.as_tensor(inputs[rows])), torch.as_tensor(targets[rows])).backward()
         sgd.step()
     ours = _tensors(tmp_path / "end")
     for name, value in oracle.state_dict().items():
@@ -205,11 +205,31 @@ def test_more_groups_than_devices_and_too_small_a_batch_are_refused():
     spec.check(Strategy(groups=2, learning_rate=0.1))
 
 
-def test_a_target_on_a_run_metric_is_exact(tmp_path):
-    target = Target("samples", at_least=640)
-    with running(constant(), [Device(emulate=FAST)] * 2, target=target) as fleet:
+class Named(Constant):
+    """Takes its inputs by name, as dict batches give them."""
+
+    def forward(self, pixels: torch.Tensor, word: list[str]) -> torch.Tensor:
+        assert len(word) == len(pixels) and pixels.shape[1:] == (2,)
+        return super().forward(pixels)
+
+
+def test_parquet_with_dict_batches_trains_to_an_exact_target(tmp_path):
+    table = pa.table(
+        {
+            "pixels": pa.array([[float(i), 1.0] for i in range(1000)], pa.list_(pa.float32(), 2)),
+            "word": [str(i) for i in range(1000)],
+            "label": np.zeros(1000, dtype=np.float32),
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=100)
+    workload = replace(constant(), model=Named, data=str(tmp_path / "rows.parquet"), target="label")
+    target = Target("samples", at_least=1640)
+    with running(workload, [Device(emulate=FAST)] * 2, target=target) as fleet:
         outcome = fleet.run(request(groups=2), checkpoint=tmp_path / "end")
-    assert (outcome.status, outcome.updates, outcome.samples) == ("target_reached", 10, 640)
+    # 15 batches of 64 and one of 40 to an epoch
+    assert (outcome.status, outcome.updates) == ("target_reached", 26)
+    assert outcome.samples == 1640
+    assert sorted(read_history(tmp_path / "end").columns["samples"])[0] == 40
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
