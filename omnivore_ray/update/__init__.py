@@ -1,4 +1,4 @@
-"""What an update does to the parameters: leases, merging, stopping. No Ray, no clock, no waiting.
+"""What a group update does to the parameters: leases, merging, stopping. No Ray, no clock, no wait.
 
 `cluster` runs it behind a Ray actor and real time, `simulate` behind an event queue.
 """

@@ -1,8 +1,8 @@
-"""A checkpoint is a folder of model.safetensors, optimizer.safetensors, state.json, history.parquet.
+"""A checkpoint is a folder: model.safetensors, optimizer.safetensors, state.json, history.parquet.
 
 ``model.safetensors`` is a plain state_dict: it loads strictly into the user's own module without
 this package. Nothing is ever unpickled. A folder is complete or not there: it is written beside
-its place and renamed.
+its place and renamed. Between the two renames of a replacement the new one is read from beside.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import safetensors
 import safetensors.torch
 import torch
@@ -50,8 +51,10 @@ def write_checkpoint(
         OmnivoreError: The folder cannot be written (disk full, no permission).
     """
     place = Path(path)
-    fresh, old = place.with_name(f".{place.name}.new"), place.with_name(f".{place.name}.old")
+    fresh, old = _beside(place)
     try:
+        if _complete(place) != place:  # a crash between the renames
+            os.replace(_complete(place), place)
         for leftover in (fresh, old):
             shutil.rmtree(leftover, ignore_errors=True)
         fresh.mkdir(parents=True)
@@ -72,21 +75,21 @@ def write_checkpoint(
 
 def is_checkpoint(path: Path | str) -> bool:
     """Whether the folder holds a state that can be resumed."""
-    return (Path(path) / "model.safetensors").is_file()
+    return (_complete(path) / "model.safetensors").is_file()
 
 
 def prune_checkpoints(folder: Path | str) -> None:
     """Removes the tensors of old requests of a search; their histories stay.
 
     The states written or resumed from last are kept, `_KEPT` of each kind ("probe", "train").
-    Requests that belong to no search (a user's own Tuner) are left alone.
+    Folders of no such kind are left alone, and so are damaged ones.
     """
     by_kind: dict[str, list[tuple[float, Path]]] = {}
     for place in Path(folder).iterdir():
         if is_checkpoint(place) and not place.name.startswith("."):
-            _, extra = read_state(place)
-            kind = extra.get("request", {}).get("kind", "")
-            by_kind.setdefault(kind, []).append((place.stat().st_mtime, place))
+            with contextlib.suppress(OmnivoreError):
+                kind = read_state(place)[1].get("request", {}).get("kind", "")
+                by_kind.setdefault(str(kind), []).append((place.stat().st_mtime, place))
     for kind, kept in _KEPT.items():
         for _, place in sorted(by_kind.get(kind, []))[:-kept]:
             for name in ("model.safetensors", "optimizer.safetensors"):
@@ -99,15 +102,18 @@ def read_state(path: Path | str) -> tuple[RunState, dict[str, Any]]:
     Raises:
         OmnivoreError: The folder is missing or damaged.
     """
-    file = Path(path) / "state.json"
+    file = _complete(path) / "state.json"
     try:
         if file.stat().st_size > _MAX_STATE_BYTES:
             raise ValueError(f"larger than {_MAX_STATE_BYTES} bytes")
         content = json.loads(file.read_text())
         if content.pop("format") != _FORMAT:
             raise ValueError(f"not of format {_FORMAT}")
+        for name, kind in (("seconds", (int, float)), ("used_s", (int, float)), ("request", dict)):
+            if name in content and not isinstance(content[name], kind):
+                raise ValueError(f"{name}={content[name]!r}")
         return RunState.from_json(content.pop("state")), content
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise OmnivoreError(f"checkpoint {path} cannot be read: {file.name}: {error}") from error
 
 
@@ -118,8 +124,8 @@ def read_tensors(path: Path | str, name: str) -> dict[str, torch.Tensor]:
         OmnivoreError: The file is missing or damaged.
     """
     try:
-        return safetensors.torch.load_file(Path(path) / name)
-    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        return safetensors.torch.load_file(_complete(path) / name)
+    except (OSError, safetensors.SafetensorError, LookupError, ValueError, RuntimeError) as error:
         raise OmnivoreError(f"checkpoint {path} cannot be read: {name}: {error}") from error
 
 
@@ -130,8 +136,8 @@ def read_history(path: Path | str) -> History:
         OmnivoreError: The file is missing or damaged.
     """
     try:
-        return History.read(Path(path) / "history.parquet")
-    except (OSError, ValueError, KeyError) as error:  # Arrow's errors are ValueErrors
+        return History.read(_complete(path) / "history.parquet")
+    except (OSError, LookupError, ValueError, TypeError, pyarrow.ArrowException) as error:
         raise OmnivoreError(f"checkpoint {path} cannot be read: history: {error}") from error
 
 
@@ -146,7 +152,7 @@ def load_checkpoint(path: Path | str, parameters: Parameters) -> tuple[RunState,
     """
     state, extra = read_state(path)
     with contextlib.suppress(OSError):
-        os.utime(path)  # used: to be kept by `prune_checkpoints`
+        os.utime(_complete(path))  # used: to be kept by `prune_checkpoints`
     model = read_tensors(path, "model.safetensors")
     velocity = read_tensors(path, "optimizer.safetensors")
     try:
@@ -154,6 +160,20 @@ def load_checkpoint(path: Path | str, parameters: Parameters) -> tuple[RunState,
     except ValueError as error:
         raise OmnivoreError(f"checkpoint {path} does not fit the workload: {error}") from error
     return state, extra
+
+
+def _beside(place: Path) -> tuple[Path, Path]:
+    """Where the new folder is built, and where the old one waits to be removed."""
+    return place.with_name(f".{place.name}.new"), place.with_name(f".{place.name}.old")
+
+
+def _complete(path: Path | str) -> Path:
+    """The folder to read: the new one where a crash kept it from its place."""
+    place = Path(path)
+    fresh, old = _beside(place)
+    if place.exists() or not old.exists():
+        return place
+    return fresh if fresh.exists() else old
 
 
 def _save(tensors: Mapping[str, torch.Tensor], file: Path) -> None:

@@ -24,6 +24,9 @@ COLUMNS = (
     "bytes",
 )
 
+_WHOLE = ("version", "group", "version_read", "staleness", "samples", "bytes")
+_SCHEMA = pa.schema([(name, pa.int64() if name in _WHOLE else pa.float64()) for name in COLUMNS])
+
 #: Most points of `History.curve`.
 _CURVE_POINTS = 200
 
@@ -36,20 +39,21 @@ class History:
 
     @classmethod
     def read(cls, file: Path) -> History:
-        """The rows that `write` wrote."""
+        """The rows that `write` wrote.
+
+        Raises:
+            ValueError: The file holds something else.
+        """
+        table = pyarrow.parquet.read_table(file)
+        if table.schema != _SCHEMA or any(column.null_count for column in table.columns):
+            raise ValueError(f"it has {table.schema.names}, not the columns of a history")
         history = cls()
-        history.columns.update(pyarrow.parquet.read_table(file, columns=list(COLUMNS)).to_pydict())
+        history.columns.update(table.to_pydict())
         return history
 
     def write(self, file: Path) -> None:
         """Writes a Parquet file."""
-        types = {"version": pa.int64(), "group": pa.int64(), "version_read": pa.int64()}
-        types |= {"staleness": pa.int64(), "samples": pa.int64(), "bytes": pa.int64()}
-        columns = {
-            name: pa.array(values, types.get(name, pa.float64()))
-            for name, values in self.columns.items()
-        }
-        pyarrow.parquet.write_table(pa.table(columns), file)
+        pyarrow.parquet.write_table(pa.table(self.columns, schema=_SCHEMA), file)
 
     def __len__(self) -> int:
         return len(self.columns["version"])

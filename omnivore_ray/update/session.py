@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from omnivore_ray.strategy import Outcome, Request
+from omnivore_ray.strategy import Outcome
 from omnivore_ray.update.history import History
 from omnivore_ray.update.ledger import FIRST_LEASE_S, OVERDUE_FLOOR_S, Answer, Job, Lease, Ledger
 from omnivore_ray.update.parameters import Contribution, Parameters, Snapshot
@@ -64,11 +64,28 @@ class RunState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunState:
-        """The inverse of `to_json`."""
-        fields = dict(data)
-        fields["smoothed"] = SmoothedLoss(**fields["smoothed"])
-        fields["owed"] = tuple(fields["owed"])
-        return cls(**fields)
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: A field is not of its type.
+            TypeError: A field is missing or unknown.
+        """
+        state = cls(**data)
+        state.smoothed = SmoothedLoss(**data["smoothed"])
+        state.owed = tuple(data["owed"])
+        smoothed, number = state.smoothed, (int, float)
+        for values, kind in (
+            ((state.version, state.samples, state.next_batch, smoothed.count, *state.owed), int),
+            ((smoothed.total, smoothed.weight, state.evaluation_took_s), number),
+            ((smoothed.reference, state.evaluated_s), (*number, type(None))),
+            (state.metrics.values(), number),
+        ):
+            for value in values:
+                if isinstance(value, bool) or not isinstance(value, kind):
+                    raise ValueError(f"{value!r} is not of type {kind}")
+                if kind is int and value < 0:
+                    raise ValueError(f"{value!r} is below 0")
+        return state
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,11 +234,13 @@ class Session:
                 self._close(ending, now_s)
         self._lose_patience(now_s)
         for device in self._ledger.expire(now_s):
-            self.events.append(f"device {device} was overdue at {now_s:.1f} s: others took its rows")
-        device = self._ledger.stalled(now_s)
-        if device is not None:
+            self.events.append(
+                f"device {device} was overdue at {now_s:.1f} s: others took its rows"
+            )
+        stalled = self._ledger.stalled(now_s)
+        if stalled is not None:
             self._end(
-                Ending("failed", f"device {device} does not answer and nobody can take its rows"),
+                Ending("failed", f"device {stalled} does not answer and nobody can take its rows"),
                 now_s,
             )
 
@@ -283,7 +302,8 @@ class Session:
         """What became of the request."""
         ending = self.ending or Ending("interrupted", "not finished")
         reason = "; ".join([ending.reason, *self.events])
-        start_s = now_s if self._started_s is None else self._started_s
+        # seconds of a request that was interrupted count on from what it had used
+        start_s = (now_s if self._started_s is None else self._started_s) - self._used_s
         return Outcome(
             status=ending.status,
             updates=len(self.history),

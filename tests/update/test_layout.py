@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -46,7 +48,7 @@ def test_a_dtype_fills_one_span_so_that_blocks_add_tensor_by_tensor(given_tensor
     for name, view in layout.views(total).items():
         assert torch.equal(view, given_tensors[name] + given_tensors[name])
     spans = sorted(layout.spans.values())
-    assert all(stop <= start for (_, stop), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(spans))
 
 
 def test_names_are_in_the_order_given_within_a_dtype():
