@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 from omnivore_ray.search import cold_start, grids, rounds
-from omnivore_ray.search.race import Runner
 from omnivore_ray.search.rounds import Rounds
 
 
@@ -33,8 +32,8 @@ def _no_peak(xs: Sequence[float], ys: Sequence[float]) -> float:
     return xs[max(range(len(xs)), key=lambda i: ys[i])]
 
 
-def _first_state(self: cold_start.ColdStart) -> Runner:
-    return Runner(strategy=self.pool[0].strategy, checkpoint=None)
+def _initial_state(self: cold_start.ColdStart) -> tuple[str | None, float]:
+    return None, 0.0
 
 
 def _lower_only(self: Rounds, turn: int) -> list[rounds.Challenger]:
@@ -62,8 +61,10 @@ ABLATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "no negative momentum": lambda: _with(grids, MIN_MOMENTUM=0.0),
     "no race over groups": lambda: _with(cold_start.ColdStart, _climb_groups=_nothing),
     "same rate, momentum at another g": lambda: _with(grids, **_same_rate),
+    "no bonus for more groups": lambda: _with(cold_start, EARLY_PENALTY=0.0),
+    "more groups only if HE falls 10 %": lambda: _with(cold_start, MUST_FALL_TO=0.9),
     "never gives up on a g": lambda: _with(cold_start, LEARNS=-1e9),
-    "state of the probes not kept": lambda: _with(cold_start.ColdStart, leader=_first_state),
+    "state of the probes not kept": lambda: _with(cold_start.ColdStart, furthest=_initial_state),
     "no rounds": lambda: _with(Rounds, _stretch_seconds=_long_stretch),
     "rounds: lower rate only": lambda: _with(Rounds, _challengers=_lower_only),
     "rounds: other neighbours only": lambda: _with(Rounds, _challengers=_others_only),

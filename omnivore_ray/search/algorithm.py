@@ -122,10 +122,12 @@ class OmnivoreAlgorithm(ScriptedAlgorithm):
         try:
             yield from self._follow(start)
             assert self.best is not None
+            checkpoint, path_s = start.furthest()
             rounds = Rounds(
                 prober,
                 self.best,
-                start.leader(),
+                checkpoint=checkpoint,
+                path_s=path_s,
                 tune_momentum=len(set(self._momenta)) > 1,
                 probe_share=self._probe_share,
                 train_s=self._train_s,

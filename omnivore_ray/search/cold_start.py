@@ -1,9 +1,9 @@
 """The cold start: from nothing to a strategy and a state worth going on from.
 
 A few short timing runs predict the seconds per update of every g. Then learning rate, momentum and
-groups race in turn, at equal wall time. All its probes begin at the initial parameters, where
-strategies differ most, so each is run once and compared with all others; leaders are extended, and
-the furthest state is kept.
+groups race in turn, at equal wall time, and the learning rate once more at the end. All probes of
+the races begin at the initial parameters, where strategies differ most, so each is run once and
+compared with all others; leaders are extended, and the furthest state is kept.
 """
 
 from __future__ import annotations
@@ -26,14 +26,20 @@ from omnivore_ray.strategy import Outcome, Request, Strategy
 
 #: Races begin at the fewest groups whose updates cost at most this much more than the cheapest.
 ENOUGH = 1.6
-MUST_FALL_TO = 0.9
+#: More groups are not tried unless an update is predicted to cost at most this share.
+MUST_FALL_TO = 0.95
+#: Standard errors by which a slower learning rate must lose before lower ones are left out.
 CLEAR = 2.0
-RATE_STEP = math.log(2)
-GIVE_UP_AFTER = 4
+#: Standard errors by which a loss must fall to count as learning, or as perhaps learning.
 LEARNS, MAYBE_LEARNS = 3.0, 1.5
-TIMING_CYCLES, TIMING_UPDATES = 3, 6
-TIMING_RATE = 1e-2
+#: Learning rates after which a g is given up when none of them seems to learn.
+GIVE_UP_AFTER = 4
+RATE_STEP = math.log(2)
 MOST_STEPS = 5
+#: A timing run: so many updates of each group, at so small a share of the lowest learning rate.
+TIMING_CYCLES, TIMING_UPDATES, TIMING_RATE = 3, 6, 1e-2
+#: Log speed by which a fresh start makes more groups look slower than they will be.
+EARLY_PENALTY = 0.1
 
 Move = Callable[[Strategy, float], Strategy | None]
 Entry = Generator[Request, Outcome, Runner | None]
@@ -81,17 +87,16 @@ class ColdStart:
                 "smaller learning_rates, or look for what makes the loss not finite"
             )
         yield from self._tune_momentum()
-        before = self.best.groups
         yield from self._climb_groups()
-        if self.best.groups != before:
-            yield from self._tune_momentum()
         yield from self._line(rate_step, RATE_STEP, "learning rate")
 
-    def leader(self) -> Runner:
-        """The runner with the lowest loss: its state is the one to go on from."""
+    def furthest(self) -> tuple[str | None, float]:
+        """The state with the lowest loss, from which training goes on, and its seconds."""
+        if not self.pool:
+            return None, 0.0
         leader = min(self.pool, key=lambda runner: runner.tail)
         leader.judge("kept", "the lowest loss: training goes on from this state")
-        return leader
+        return leader.checkpoint, leader.seconds
 
     def _time(self) -> Probing:
         if self._prober.hardware is not None:
@@ -222,15 +227,24 @@ class ColdStart:
         seconds = self._prober.length_s([g, here])
         ours = yield from self._enter(self.best, seconds, "groups")
         theirs = yield from self._enter(challenger, seconds, "groups")
-        if theirs is None or (ours and standings([ours, theirs])[0][0] is ours):
+        if theirs is None:
             return False
+        if ours:
+            speed = {id(runner): score.value for runner, score in standings([ours, theirs])}
+            if speed[id(theirs)] + EARLY_PENALTY * direction < speed[id(ours)]:
+                return False
         self.best = challenger
         return True
 
     def _enter(self, strategy: Strategy, seconds: float, reason: str) -> Entry:
-        """The runner of a strategy, or of one too close to tell apart, brought to ``seconds``."""
+        """The runner of a strategy, or of one too close to tell apart, brought to ``seconds``.
+
+        None if that diverges, or would by what is known.
+        """
         for runner in self.pool:
             if alike(runner.strategy, strategy):
+                if not safe(runner.strategy, self._prober.diverged):
+                    return None
                 yield from self._prober.run_to(runner, seconds, f"{reason}: extended")
                 if runner.out:
                     self.pool.remove(runner)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from omnivore_ray.search.grids import group_ladder, groups_step, momentum_step, rate_step, safe
 from omnivore_ray.search.probing import GivesUp, Prober, Probing
@@ -41,7 +41,7 @@ RATE_STEP = math.log(2)
 MOMENTUM_STEP = 0.15
 OTHER_EVERY = 2
 CLEAR = 2.0
-MUST_FALL_TO = 0.9
+MUST_FALL_TO = 0.95
 MOST_FAILURES = 3
 
 
@@ -61,7 +61,8 @@ class Rounds:
         prober: Runs the probes.
         best: The strategy to begin with.
         tune_momentum: Whether momentum may change.
-        leader: The runner whose state to begin from.
+        checkpoint: The state to begin from; None for the initial parameters.
+        path_s: Seconds trained up to that state.
         probe_share: Probes' seconds over all seconds since the cold start, at most.
         train_s: Seconds of each stretch; None lets it grow with the time trained and the probes.
         rounds: How many; None goes on until the run ends.
@@ -74,8 +75,9 @@ class Rounds:
         self,
         prober: Prober,
         best: Strategy,
-        leader: Runner,
         *,
+        checkpoint: str | None,
+        path_s: float,
         tune_momentum: bool,
         probe_share: float,
         train_s: float | None,
@@ -83,8 +85,8 @@ class Rounds:
     ) -> None:
         self.best = best
         self._prober = prober
-        self._checkpoint = leader.checkpoint
-        self._path_s = leader.seconds
+        self._checkpoint = checkpoint
+        self._path_s = path_s
         self._u = 1.0
         self._tune_momentum = tune_momentum
         self._share, self._train_s, self._rounds = probe_share, train_s, rounds
@@ -99,15 +101,17 @@ class Rounds:
         """
         prober = self._prober
         while True:
+            self._keep_safe()
             challengers = self._challengers(prober.round)
             probe_s = self._probe_seconds(challengers)
-            stretch_s = self._train_s or self._stretch_seconds((1 + len(challengers)) * probe_s)
+            stretch_s = self._train_s or self._stretch_seconds(self._cost(challengers, probe_s))
             falls_as = yield from self._train(stretch_s)
             if falls_as is None:
                 continue
             if prober.round == self._rounds:
                 return
             prober.round += 1
+            prober.diverged.clear()
             before_s = prober.seconds
             yield from self._race(challengers, probe_s, falls_as)
             self._probe_s += prober.seconds - before_s
@@ -117,6 +121,11 @@ class Rounds:
         groups = [self.best.groups, *(each.strategy.groups for each in challengers)]
         least_s = PROBE_LENGTHS * self._prober.length_s(groups)
         return max(least_s, PROBE_SHARE_OF_PATH * self._path_s)
+
+    def _cost(self, challengers: list[Challenger], probe_s: float) -> float:
+        """Seconds of a race, with the filling of each pipeline."""
+        groups = [self.best.groups, *(each.strategy.groups for each in challengers)]
+        return sum(probe_s + g * self._prober.seconds_per_update(g) for g in groups)
 
     def _stretch_seconds(self, race_s: float) -> float:
         """Long enough that the race after it stays within the share."""
@@ -144,14 +153,18 @@ class Rounds:
         return exponent(outcome.curve, before_s)
 
     def _retreat(self, status: str, reason: str) -> None:
-        """After a stretch that came to nothing: half the learning rate if it diverged."""
+        """After the incumbent came to nothing, in a stretch or a race."""
         self._failures += 1
         if self._failures == MOST_FAILURES:
             raise GivesUp(f"training with {self.best} {status}, {MOST_FAILURES} times: {reason}")
         if status == "diverged":
             self._prober.diverged.append(self.best)
-            self.best = replace(self.best, learning_rate=self.best.learning_rate / 2)
-            self._u /= 2
+
+    def _keep_safe(self) -> None:
+        """Lowers the incumbent's learning rate until nothing that diverged is milder."""
+        while not safe(self.best, self._prober.diverged):
+            self.best = rate_step(self.best, -RATE_STEP / 2)
+            self._u *= math.exp(-RATE_STEP / 2)
 
     def _race(self, challengers: list[Challenger], seconds: float, falls_as: float) -> Probing:
         incumbent = Runner(strategy=self.best, checkpoint=self._checkpoint)
