@@ -53,6 +53,8 @@ def deal_rows(
     Returns:
         ``(device, start, stop)`` for each device that gets a row, in order and without gaps.
     """
+    if len(devices) == 1:
+        return [(devices[0], start, stop)] if stop > start else []
     cumulative = np.cumsum([speeds[device] for device in devices])
     edges = start + np.rint((stop - start) * cumulative / cumulative[-1]).astype(int)
     pieces = zip(devices, [start, *edges[:-1].tolist()], edges.tolist(), strict=True)

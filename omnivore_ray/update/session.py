@@ -28,6 +28,8 @@ from omnivore_ray.update.stopping import Ending, SmoothedLoss, Stopping
 _EVALUATION_SHARE = 10.0
 #: The last validation is waited for this long, or five times what the one before took.
 _LAST_VALIDATION_S = 60.0
+#: Overdue leases are looked for this often; they are given five seconds at least.
+_PATROL_EVERY_S = 0.25
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,18 +75,14 @@ class RunState:
         state = cls(**data)
         state.smoothed = SmoothedLoss(**data["smoothed"])
         state.owed = tuple(data["owed"])
-        smoothed, number = state.smoothed, (int, float)
-        for values, kind in (
-            ((state.version, state.samples, state.next_batch, smoothed.count, *state.owed), int),
-            ((smoothed.total, smoothed.weight, state.evaluation_took_s), number),
-            ((smoothed.reference, state.evaluated_s), (*number, type(None))),
-            (state.metrics.values(), number),
-        ):
-            for value in values:
-                if isinstance(value, bool) or not isinstance(value, kind):
-                    raise ValueError(f"{value!r} is not of type {kind}")
-                if kind is int and value < 0:
-                    raise ValueError(f"{value!r} is below 0")
+        smoothed = state.smoothed
+        counts = (state.version, state.samples, state.next_batch, smoothed.count, *state.owed)
+        numbers = [smoothed.total, smoothed.weight, state.evaluation_took_s, *state.metrics.values()]
+        numbers += [x for x in (smoothed.reference, state.evaluated_s) if x is not None]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError(f"a count is not a whole number of at least 0: {data}")
+        if not all(type(number) in (int, float) for number in numbers):
+            raise ValueError(f"a value is not a number: {data}")
         return state
 
 
@@ -175,6 +173,7 @@ class Session:
         self._evaluation: tuple[float, Snapshot, RunState] | None = None
         self._closing: Ending | None = None  # decided, but the last validation is still to come
         self._closed_s = now_s
+        self._next_patrol_s = now_s
         self._ledger = Ledger(
             groups=groups,
             speeds=speeds,
@@ -232,6 +231,12 @@ class Session:
             ending = self.rules.stopping.at_time(seconds=now_s, used_s=self.used_s(now_s))
             if ending is not None:
                 self._close(ending, now_s)
+        if now_s >= self._next_patrol_s:
+            self._next_patrol_s = now_s + _PATROL_EVERY_S
+            self._patrol(now_s)
+
+    def _patrol(self, now_s: float) -> None:
+        """Looks for what is overdue; too costly for every push."""
         self._lose_patience(now_s)
         for device in self._ledger.expire(now_s):
             self.events.append(
