@@ -57,6 +57,8 @@ ABLATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "race starts at HE <= 2.5 x": lambda: _with(cold_start, ENOUGH=2.5),
     "no interpolation at the peak": lambda: _with(cold_start, peak=_no_peak),
     "no final learning-rate race": lambda: _with(cold_start, RATE_STEP=1e-9),
+    "no second momentum race": lambda: _with(cold_start, FAR=1e9),
+    "always a second momentum race": lambda: _with(cold_start, FAR=2),
     "no momentum race": lambda: _with(cold_start.ColdStart, _tune_momentum=_nothing),
     "no negative momentum": lambda: _with(grids, MIN_MOMENTUM=0.0),
     "no race over groups": lambda: _with(cold_start.ColdStart, _climb_groups=_nothing),

@@ -1,9 +1,10 @@
 """The cold start: from nothing to a strategy and a state worth going on from.
 
 A few short timing runs predict the seconds per update of every g. Then learning rate, momentum and
-groups race in turn, at equal wall time, and the learning rate once more at the end. All probes of
-the races begin at the initial parameters, where strategies differ most, so each is run once and
-compared with all others; leaders are extended, and the furthest state is kept.
+groups race in turn, at equal wall time, momentum again if the groups have changed much, and the
+learning rate once more at the end. All probes of the races begin at the initial parameters, where
+strategies differ most, so each is run once and compared with all others; leaders are extended, and
+the furthest state is kept.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ RATE_STEP = math.log(2)
 MOST_STEPS = 5
 #: A timing run: so many updates of each group, at so small a share of the lowest learning rate.
 TIMING_CYCLES, TIMING_UPDATES, TIMING_RATE = 3, 6, 1e-2
+#: Momentum races again once the groups have changed by this factor since it did.
+FAR = 4
 #: Log speed by which a fresh start makes more groups look slower than they will be.
 EARLY_PENALTY = 0.1
 
@@ -87,7 +90,10 @@ class ColdStart:
                 "smaller learning_rates, or look for what makes the loss not finite"
             )
         yield from self._tune_momentum()
+        before = self.best.groups
         yield from self._climb_groups()
+        if max(self.best.groups / before, before / self.best.groups) >= FAR:
+            yield from self._tune_momentum()
         yield from self._line(rate_step, RATE_STEP, "learning rate")
 
     def furthest(self) -> tuple[str | None, float]:

@@ -78,7 +78,7 @@ def test_timing_runs_come_first_and_only_without_a_hardware_model() -> None:
     assert not any(r.reason == "timing run" for r in tape.requests)
 
 
-@pytest.mark.parametrize("num_devices", (1, 2, 3, 6))
+@pytest.mark.parametrize("num_devices", [1, 2, 3, 6])
 def test_few_devices(num_devices: int) -> None:
     tape = Tape().run(OmnivoreAlgorithm(num_devices, rounds=1), never_there(_for(num_devices)))
     assert {r.strategy.groups for r in tape.requests} <= set(range(1, num_devices + 1))

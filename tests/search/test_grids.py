@@ -53,7 +53,7 @@ def test_only_what_is_milder_than_a_diverged_strategy_is_safe() -> None:
     assert safe(Strategy(groups=2, learning_rate=0.2, momentum=0.9), diverged)
 
 
-@pytest.mark.parametrize("momentum", (-0.5, 0.0, 0.7, 0.95))
+@pytest.mark.parametrize("momentum", [-0.5, 0.0, 0.7, 0.95])
 def test_another_momentum_keeps_the_gain(momentum: float) -> None:
     before = Strategy(groups=2, learning_rate=0.1, momentum=0.3)
     after = with_momentum(before, momentum)
@@ -73,7 +73,7 @@ def test_momentum_steps_stay_in_range_and_go_negative() -> None:
         strategy = momentum_step(strategy, 0.3)
 
 
-@pytest.mark.parametrize("momentum_too", (True, False))
+@pytest.mark.parametrize("momentum_too", [True, False])
 def test_groups_there_and_back_is_where_it_began(momentum_too: bool) -> None:
     before = Strategy(groups=2, learning_rate=0.1, momentum=0.4)
     there = groups_step(before, 16, momentum_too)

@@ -44,7 +44,7 @@ def test_a_tail_of_few_points_has_no_known_error() -> None:
     assert tail_loss([(10, 1.0, 2.0), (20, 2.0, 1.0)], 2.0).error == math.inf
 
 
-@pytest.mark.parametrize("ratio", (0.8, 0.5, 0.25))
+@pytest.mark.parametrize("ratio", [0.8, 0.5, 0.25])
 def test_log_speed_is_the_logarithm_of_the_ratio_of_speeds(ratio: float) -> None:
     best, other = log_speeds([power_law(1.0), power_law(ratio)], 120)
     assert best.value == 0.0
@@ -72,7 +72,7 @@ def test_monotone_never_rises_and_keeps_the_mean() -> None:
     assert losses.max() <= max(p[2] for p in curve) and losses.min() >= min(p[2] for p in curve)
 
 
-@pytest.mark.parametrize("top", (-0.4, 0.1, 0.45))
+@pytest.mark.parametrize("top", [-0.4, 0.1, 0.45])
 def test_peak_of_a_parabola_is_found_between_the_points(top: float) -> None:
     xs = [-1.0, 0.0, 1.0]
     assert peak(xs, [-((x - top) ** 2) for x in xs]) == pytest.approx(top)

@@ -47,8 +47,8 @@ def record(algorithm: ScriptedAlgorithm, limit: int = 60) -> list[tuple[Request,
     return told
 
 
-@pytest.mark.parametrize("kind", ("ours", "published"))
-@pytest.mark.parametrize("how", ("state_dict", "pickle", "deepcopy"))
+@pytest.mark.parametrize("kind", ["ours", "published"])
+@pytest.mark.parametrize("how", ["state_dict", "pickle", "deepcopy"])
 def test_a_restored_search_asks_what_the_uninterrupted_one_asks(kind: str, how: str) -> None:
     whole = make(kind)
     told = record(whole)
@@ -91,7 +91,7 @@ def test_a_repeated_tell_is_ignored_and_a_stranger_refused() -> None:
         algorithm.tell(stranger, outcome)
 
 
-@pytest.mark.parametrize("status", ("target_reached", "out_of_time"))
+@pytest.mark.parametrize("status", ["target_reached", "out_of_time"])
 def test_an_outcome_that_ends_the_run_ends_the_search(status: str) -> None:
     algorithm = make("ours")
     request = algorithm.ask()
@@ -147,7 +147,7 @@ def test_condensing_keeps_updates_seconds_and_mean_loss() -> None:
     assert condense(condense(whole)) == condense(whole)
 
 
-@pytest.mark.parametrize("loss", (math.nan, math.inf, -math.inf))
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_is_divergence(loss: float) -> None:
     outcome = condense(Outcome(status="completed", updates=5, seconds=1.0, loss=loss))
     assert outcome.status == "diverged" and outcome.checkpoint_path is None

@@ -71,7 +71,7 @@ def test_every_class_is_drawn_and_is_what_it_says() -> None:
     assert all(belongs(surface, surface.name) for surface in drawn)
 
 
-@pytest.mark.parametrize("g", (1, 2, 4, 8, 16, 32))
+@pytest.mark.parametrize("g", [1, 2, 4, 8, 16, 32])
 def test_clock_keeps_the_pace_of_the_paper_formula(g: int) -> None:
     clock = Clock(num_devices=32, compute_s=3.5, link_s=0.015, head_s=0.22, jitter="steady", seed=1)
     k = 32 / g
