@@ -18,8 +18,6 @@ from omnivore_ray.cli import main
 
 MAIN_JOB = [
     "zoo:lenet",
-    "--strategy=groups=2,learning_rate=0.1,momentum=0.7",
-    "--devices=2",
     "--until=accuracy>=0.97",
     "--time-limit=110",
 ]

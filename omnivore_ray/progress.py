@@ -32,7 +32,8 @@ class ProgressCallback(Callback):
     ) -> None:
         """Tune's call after each `step` of the trainable."""
         stream = sys.stderr
-        line = progress_line(result, self._own_metrics, self._time_left_s(trial.config, result))
+        left_s = self._time_left_s(trial.config, result)
+        line = progress_line(trial.config, result, self._own_metrics, left_s)
         if stream.isatty():
             stream.write(f"\r\x1b[K{line}" + ("\n" if result.get("done") else ""))
         elif result.get("done") or time.monotonic() >= self._next_line_s:
@@ -52,11 +53,15 @@ class ProgressCallback(Callback):
 
 
 def progress_line(
-    result: Mapping[str, Any], own_metrics: tuple[str, ...], time_left_s: float | None
+    config: Mapping[str, Any],
+    result: Mapping[str, Any],
+    own_metrics: tuple[str, ...],
+    time_left_s: float | None,
 ) -> str:
-    """One line of at most about 120 characters."""
+    """One line about a request of this config."""
     parts = [
-        f"groups {result['groups']:.0f}",
+        f"{config.get('kind', 'train'):5} g={config['groups']} lr={config['learning_rate']:.3g} "
+        f"mu={config['momentum']:.2g}",
         f"update {result['updates']:.0f}",
         f"{result['samples_per_s']:.0f} samples/s",
         f"loss {result['loss']:.4f}",

@@ -29,8 +29,9 @@ class Result:
     Attributes:
         strategy: The strategy that trained last.
         metrics: `omnivore_ray.workload.RUN_METRICS` and the workload's own, at the end.
-        history: One row per applied update, see `omnivore_ray.update.history.COLUMNS`, and
-            ``request``, the number of the request it belongs to, from 0.
+        history: One row per applied update, see `omnivore_ray.update.history.COLUMNS`, with
+            ``request``, the number of the request it belongs to, from 0, and ``kept``, whether
+            it led to the final state (updates of probes that lost did not).
         decisions: One row per request: what was asked for, why, and what came of it.
         checkpoint: Folder of the final state.
         path: The run's folder.
@@ -61,8 +62,11 @@ class Result:
         folder = Path(path).expanduser().resolve()
         try:
             summary = json.loads((folder / SUMMARY).read_text())
+            kept = set(summary["kept"])
             histories = [
-                pd.read_parquet(folder / place / "history.parquet").assign(request=number)
+                pd.read_parquet(folder / place / "history.parquet").assign(
+                    request=number, kept=number in kept
+                )
                 for number, place in enumerate(summary["requests"])
                 if (folder / place / "history.parquet").is_file()
             ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from omnivore_ray.errors import OmnivoreError
 from omnivore_ray.result import SUMMARY, Result
-from omnivore_ray.strategy import Outcome, Strategy
+from omnivore_ray.strategy import Strategy
 from omnivore_ray.workload import RUN_METRICS, STRATEGY_METRICS, Target, Workload
 
 if TYPE_CHECKING:
@@ -156,15 +156,20 @@ class OmnivoreTrainer:
             internal: Any = tuner._local_tuner  # the searcher that Tune restored has no public way
             return self._run(tuner, internal._tune_config.search_alg, self._restored_from)
         search = AlgorithmSearch(self._algorithm(trainable.num_devices()))
-        if isinstance(self._strategy, Strategy):
-            trainable.check(self._strategy)
+        smallest = Strategy(groups=1, learning_rate=1.0)  # the largest groups "auto" may ask for
+        trainable.check(self._strategy if isinstance(self._strategy, Strategy) else smallest)
         config = self._tune_run_config()
         folder = Path(config.storage_path or "") / (config.name or "")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).write_text(json.dumps({"settings": self._settings_to_json()}, indent=1))
         tuner = tune.Tuner(
             trainable,
-            tune_config=tune.TuneConfig(search_alg=search, num_samples=-1, reuse_actors=True),
+            tune_config=tune.TuneConfig(
+                search_alg=search,
+                num_samples=-1,
+                reuse_actors=True,
+                trial_dirname_creator=_folder_name,
+            ),
             run_config=config,
         )
         return self._run(tuner, search, folder)
@@ -184,11 +189,12 @@ class OmnivoreTrainer:
         }
 
     def _algorithm(self, num_devices: int) -> Any:
+        from omnivore_ray.search.algorithm import OmnivoreAlgorithm
         from omnivore_ray.search.fixed import FixedAlgorithm
 
         if isinstance(self._strategy, Strategy):
             return FixedAlgorithm(self._strategy)
-        raise ValueError("strategy='auto' is not there yet; give a Strategy(...)")
+        return OmnivoreAlgorithm(num_devices, seed=self._seed)
 
     def _tune_run_config(self) -> tune.RunConfig:
         """The user's, with what the engine needs: our progress line, no checkpoints of Tune's."""
@@ -228,8 +234,8 @@ class OmnivoreTrainer:
         if search.algorithm.failure is not None:
             raise OmnivoreError(f"{search.algorithm.failure} (the run's folder is {folder})")
         results = [grid[index].metrics or {} for index in range(len(grid))]
-        last = {metrics["trial_id"]: metrics for metrics in results}
-        write_summary(folder, last[search.finished[-1]], search, tuple(self._workload.metrics))
+        by_trial = {metrics["trial_id"]: metrics for metrics in results}
+        write_summary(folder, by_trial, search, tuple(self._workload.metrics))
         return Result.from_path(folder, self._workload)
 
 
@@ -254,32 +260,46 @@ def _settings_from_json(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_summary(
-    path: Path, last: Mapping[str, Any], search: AlgorithmSearch, own_metrics: tuple[str, ...]
+    path: Path,
+    results: Mapping[str, Mapping[str, Any]],
+    search: AlgorithmSearch,
+    own_metrics: tuple[str, ...],
 ) -> None:
     """Writes what `Result.from_path` reads.
 
     Args:
         path: The run's folder.
-        last: Last Tune result of the last request.
+        results: Last Tune result of each request, by trial id.
         search: What drove the run.
         own_metrics: Names of the workload's metrics.
     """
     from omnivore_ray.cluster.trainable import CHECKPOINTS
-    from omnivore_ray.search.searcher import OUTCOME_KEY
 
-    outcome = Outcome.from_json(json.loads(last[OUTCOME_KEY]))
-    checkpoint = outcome.checkpoint_path
-    names = [name for name in (*RUN_METRICS, *own_metrics) if name in last]
+    kept, requests = search.kept(), search.finished
+    final = requests[kept[-1]]
+    metrics = results[final["trial_id"]]
+    ended = results[requests[-1]["trial_id"]]
+    checkpoint = final["checkpoint_path"]
+    names = [name for name in (*RUN_METRICS, *own_metrics) if name in metrics]
     summary = json.loads((path / SUMMARY).read_text()) | {
-        "target_reached": outcome.status == "target_reached",
-        "reason": outcome.reason,
-        "strategy": {name: last["config"][name] for name in STRATEGY_METRICS},
-        "metrics": {name: last[name] for name in names},
+        "target_reached": final["status"] == "target_reached",
+        "strategy": {name: metrics["config"][name] for name in STRATEGY_METRICS},
+        "metrics": {name: metrics[name] for name in names} | {"seconds": ended["seconds"]},
         "checkpoint": None if checkpoint is None else str(Path(checkpoint).relative_to(path)),
-        "requests": [f"{CHECKPOINTS}/{trial_id}" for trial_id in search.finished],
+        "requests": [f"{CHECKPOINTS}/{row['trial_id']}" for row in requests],
+        "kept": kept,
         "decisions": search.algorithm.decisions(),
     }
     (path / SUMMARY).write_text(json.dumps(summary, indent=1))
+
+
+def _folder_name(trial: Any) -> str:
+    """Name of a request's folder of Tune's: what it is, so that TensorBoard is readable."""
+    config = trial.config
+    return (
+        f"r{config.get('round', 0)}-{config.get('kind', 'train')}-g{config['groups']}"
+        f"-lr{config['learning_rate']:.3g}-mu{config['momentum']:.3g}-{trial.trial_id}"
+    )
 
 
 def _run_error(error: BaseException) -> BaseException:

@@ -73,6 +73,7 @@ def test_an_interrupted_run_leaves_a_snapshot_and_nothing_else(tmp_path, number)
     command = [
         sys.executable, "jobs/train.py", "--until=accuracy>=1.1", "--time-limit=200",
         "--storage-path", str(tmp_path), "--name=run",
+        "--strategy=groups=2,learning_rate=0.1,momentum=0.7", "--devices=2",
     ]  # fmt: skip
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

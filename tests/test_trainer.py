@@ -79,7 +79,7 @@ def test_the_target_is_reached_by_the_model_that_is_returned(result, digits):
 
 def test_history_has_one_row_per_update_and_the_metrics_follow_from_it(result):
     history = result.history
-    assert list(history.columns) == [*COLUMNS, "request"]
+    assert list(history.columns) == [*COLUMNS, "request", "kept"]
     assert history["version"].tolist() == list(range(1, len(history) + 1))
     assert set(RUN_METRICS) <= set(result.metrics)
     assert result.metrics["updates"] == len(history)

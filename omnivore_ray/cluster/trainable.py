@@ -151,7 +151,8 @@ class OmnivoreTrainable(tune.Trainable):
     def _conclude(self, fleet: Fleet) -> dict[str, Any]:
         assert self._place is not None
         outcome = fleet.finish(self._place)
-        prune_checkpoints(self._place.parent)
+        if outcome.ok and self.config.get("kind") == "train":  # not in a search of the user's own
+            prune_checkpoints(self._place.parent)
         self._place = None
         return {
             "done": True,

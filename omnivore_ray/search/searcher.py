@@ -41,8 +41,8 @@ class AlgorithmSearch(Searcher):
         self._metric: str = metric
         self._mode: str = mode
         self.algorithm = algorithm
-        #: Trial ids with an outcome, in order; their checkpoints and histories bear these names.
-        self.finished: list[str] = []
+        #: Requests with an outcome, in order: trial_id, resume_from, kind, status, checkpoint_path.
+        self.finished: list[dict[str, Any]] = []
         self._live: dict[str, Request] = {}
         self._curves: dict[str, list[tuple[int, float, float]]] = {}
 
@@ -93,9 +93,17 @@ class AlgorithmSearch(Searcher):
             return
         if result is not None:
             self._note(trial_id, result)
-        curve = tuple(self._curves.pop(trial_id, ()))
-        self.finished.append(trial_id)
-        self.algorithm.tell(request, self._outcome(curve, result, error))
+        outcome = self._outcome(tuple(self._curves.pop(trial_id, ())), result, error)
+        self.finished.append(
+            {
+                "trial_id": trial_id,
+                "resume_from": request.resume_from,
+                "kind": request.kind,
+                "status": outcome.status,
+                "checkpoint_path": outcome.checkpoint_path,
+            }
+        )
+        self.algorithm.tell(request, outcome)
 
     def save(self, checkpoint_path: str) -> None:
         """Writes the whole state as JSON."""
@@ -129,6 +137,23 @@ class AlgorithmSearch(Searcher):
     def live(self) -> Mapping[str, Request]:
         """Requests that were suggested and have no outcome yet, by trial id."""
         return dict(self._live)
+
+    def kept(self) -> list[int]:
+        """Numbers of the finished requests that led to the final state, in order.
+
+        The final state is that of the last request, or where that one started from if it was a
+        probe that the end of the run cut short.
+        """
+        by_path = {row["checkpoint_path"]: n for n, row in enumerate(self.finished)}
+        chain: list[int] = []
+        number: int | None = len(self.finished) - 1
+        while number is not None and number >= 0:
+            row = self.finished[number]
+            lost = row["kind"] == "probe" and row["status"] != "target_reached" and not chain
+            if not (lost and row["resume_from"] in by_path):
+                chain.append(number)
+            number = by_path.get(row["resume_from"])
+        return chain[::-1]
 
     # -- inside -----------------------------------------------------------------------------------
 

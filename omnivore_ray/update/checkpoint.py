@@ -27,7 +27,7 @@ from omnivore_ray.update.session import RunState
 
 _FORMAT = 1
 _MAX_STATE_BYTES = 16 * 2**20
-_KEPT = {"probe": 8, "train": 3}
+_KEPT = {"probe": 0, "train": 3}
 
 
 def write_checkpoint(
@@ -79,10 +79,11 @@ def is_checkpoint(path: Path | str) -> bool:
 
 
 def prune_checkpoints(folder: Path | str) -> None:
-    """Removes the tensors of old requests of a search; their histories stay.
+    """Removes tensors that a search has trained past; the histories stay.
 
-    The states written or resumed from last are kept, `_KEPT` of each kind ("probe", "train").
-    Folders of no such kind are left alone, and so are damaged ones.
+    To be called when a long stretch has gone well: the probes before it are then of no more use,
+    while before that any of them may be extended or be the state to go back to. The `_KEPT`
+    "train" states written or resumed from last are kept. Damaged folders are left alone.
     """
     by_kind: dict[str, list[tuple[float, Path]]] = {}
     for place in Path(folder).iterdir():
@@ -91,7 +92,8 @@ def prune_checkpoints(folder: Path | str) -> None:
                 kind = read_state(place)[1].get("request", {}).get("kind", "")
                 by_kind.setdefault(str(kind), []).append((place.stat().st_mtime, place))
     for kind, kept in _KEPT.items():
-        for _, place in sorted(by_kind.get(kind, []))[:-kept]:
+        places = sorted(by_kind.get(kind, []))
+        for _, place in places[: len(places) - kept]:
             for name in ("model.safetensors", "optimizer.safetensors"):
                 (place / name).unlink(missing_ok=True)
 
