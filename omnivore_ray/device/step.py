@@ -48,7 +48,7 @@ class TorchTrainer:
             raise ValueError(
                 "Workload.loss does not depend on any trainable parameter (it was detached?)"
             )
-        loss.backward()
+        torch.autograd.backward(loss)
         gradients = {}
         for name, parameter in self._parameters.items():
             gradient, parameter.grad = parameter.grad, None

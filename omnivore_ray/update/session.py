@@ -77,7 +77,12 @@ class RunState:
         state.owed = tuple(data["owed"])
         smoothed = state.smoothed
         counts = (state.version, state.samples, state.next_batch, smoothed.count, *state.owed)
-        numbers = [smoothed.total, smoothed.weight, state.evaluation_took_s, *state.metrics.values()]
+        numbers = [
+            smoothed.total,
+            smoothed.weight,
+            state.evaluation_took_s,
+            *state.metrics.values(),
+        ]
         numbers += [x for x in (smoothed.reference, state.evaluated_s) if x is not None]
         if not all(type(count) is int and count >= 0 for count in counts):
             raise ValueError(f"a count is not a whole number of at least 0: {data}")

@@ -131,7 +131,7 @@ def test_members_gradients_add_up_even_where_only_one_has_one():
         assert torch.equal(parameters.state_dict()[name], value), name
 
 
-# -- buffers ---------------------------------------------------------------------------------------
+# -- buffers --------------------------------------------------------------------------------
 
 
 def batch_norm(momentum=0.1) -> nn.Module:
@@ -213,7 +213,7 @@ def test_a_member_that_did_not_change_a_buffer_counts_with_what_it_read():
     assert parameters.model.hidden.tolist() == [2.5]
 
 
-# -- snapshots ---------------------------------------------------------------------------------------
+# -- snapshots --------------------------------------------------------------------------------
 
 
 def state_of(parameters):
@@ -252,7 +252,7 @@ def test_a_snapshot_restores_parameters_buffers_and_velocity_exactly():
     assert_equal_states(state_of(parameters), Odd().state_dict())
 
 
-# -- refusals ---------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------
 
 
 class Extra(nn.Linear):
