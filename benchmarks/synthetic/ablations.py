@@ -63,6 +63,7 @@ ABLATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "no negative momentum": lambda: _with(grids, MIN_MOMENTUM=0.0),
     "no race over groups": lambda: _with(cold_start.ColdStart, _climb_groups=_nothing),
     "same rate, momentum at another g": lambda: _with(grids, **_same_rate),
+    "the fastest learning rate taken": lambda: _with(cold_start, BELOW_PEAK=1.0),
     "no bonus for more groups": lambda: _with(cold_start, EARLY_PENALTY=0.0),
     "more groups only if HE falls 10 %": lambda: _with(cold_start, MUST_FALL_TO=0.9),
     "never gives up on a g": lambda: _with(cold_start, LEARNS=-1e9),

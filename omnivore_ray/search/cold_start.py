@@ -37,6 +37,8 @@ LEARNS, MAYBE_LEARNS = 3.0, 1.5
 GIVE_UP_AFTER = 4
 RATE_STEP = math.log(2)
 MOST_STEPS = 5
+#: The learning rate taken, over the fastest: speed is flat at its peak, noise is not.
+BELOW_PEAK = 0.9
 #: A timing run: so many updates of each group, at so small a share of the lowest learning rate.
 TIMING_CYCLES, TIMING_UPDATES, TIMING_RATE = 3, 6, 1e-2
 #: Momentum races again once the groups have changed by this factor since it did.
@@ -95,6 +97,7 @@ class ColdStart:
         if max(self.best.groups / before, before / self.best.groups) >= FAR:
             yield from self._tune_momentum()
         yield from self._line(rate_step, RATE_STEP, "learning rate")
+        self.best = rate_step(self.best, math.log(BELOW_PEAK))
 
     def furthest(self) -> tuple[str | None, float]:
         """The state with the lowest loss, from which training goes on, and its seconds."""
