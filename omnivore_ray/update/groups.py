@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapreplace
 
 import numpy as np
 
@@ -31,11 +32,11 @@ def deal_devices(speeds: Sequence[float], groups: int) -> list[list[int]]:
         if not speed > 0:
             raise ValueError(f"speed of device {device} is {speed!r}: give a number above 0")
     dealt: list[list[int]] = [[] for _ in range(groups)]
-    totals = [0.0] * groups
+    slowest = [(0.0, 0, group) for group in range(groups)]  # a heap: total speed, size, number
     for device in sorted(range(len(speeds)), key=lambda d: -speeds[d]):
-        slowest = min(range(groups), key=lambda g: (totals[g], len(dealt[g]), g))
-        dealt[slowest].append(device)
-        totals[slowest] += speeds[device]
+        total, size, group = slowest[0]
+        dealt[group].append(device)
+        heapreplace(slowest, (total + speeds[device], size + 1, group))
     return sorted(sorted(members) for members in dealt)
 
 
