@@ -144,10 +144,14 @@ class AlgorithmSearch(Searcher):
         The final state is that of the last request, or where that one started from if it was a
         probe that the end of the run cut short.
         """
-        by_path = {row["checkpoint_path"]: n for n, row in enumerate(self.finished)}
+        by_path = {
+            row["checkpoint_path"]: number
+            for number, row in enumerate(self.finished)
+            if row["checkpoint_path"] is not None
+        }
         chain: list[int] = []
-        number: int | None = len(self.finished) - 1
-        while number is not None and number >= 0:
+        number: int | None = len(self.finished) - 1 if self.finished else None
+        while number is not None:
             row = self.finished[number]
             lost = row["kind"] == "probe" and row["status"] != "target_reached" and not chain
             if not (lost and row["resume_from"] in by_path):
