@@ -190,6 +190,13 @@ class Ledger:
         del self._jobs[job.group]
         return Push(accepted=True, completed=job)
 
+    def completes(self, lease_id: int) -> bool:
+        """Whether a push for this lease would be the last of its batch."""
+        return any(
+            lease_id in job.out and len(job.out) == 1 and not job.waiting
+            for job in self._jobs.values()
+        )
+
     # -- what happens to devices --------------------------------------------------------------
 
     def drop(self, device: int, now_s: float) -> None:

@@ -103,11 +103,12 @@ class Parameters:
             if flag
         }
         self._merge_buffers(parts, buffers_read, present)
-        total = parts[0].block
-        if len(parts) > 1:
+        given = [part.block for part in parts if any(part.present)] or [parts[0].block]
+        total = given[0]
+        if len(given) > 1:
             total = total.clone()
-            for part in parts[1:]:
-                self.layout.add(total, part.block)
+            for block in given[1:]:
+                self.layout.add(total, block)
         gradients = self.layout.views(total)
         new: list[tuple[nn.Parameter, torch.Tensor]] = []
         old: list[tuple[nn.Parameter, torch.Tensor]] = []

@@ -221,6 +221,10 @@ class Session:
                 self._evaluated(decision.completed, now_s)
         return decision.accepted
 
+    def completes(self, lease_id: int) -> bool:
+        """Whether a push for this lease would be the last of its batch."""
+        return self._ledger.completes(lease_id)
+
     def drop(self, device: int, reason: str, now_s: float) -> None:
         """A device is lost: its group goes on without it."""
         self.events.append(reason)
