@@ -1,0 +1,115 @@
+"""A simulated run's folder: the same layout as a real run's, so `Result.from_path` reads both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omnivore_ray.result import SUMMARY
+from omnivore_ray.strategy import Outcome, Request
+from omnivore_ray.update.checkpoint import write_checkpoint
+from omnivore_ray.update.history import History
+from omnivore_ray.update.parameters import Parameters
+from omnivore_ray.update.session import RunState
+
+_CHECKPOINTS = "checkpoints"
+
+
+class Finished(NamedTuple):
+    """A request that has ended.
+
+    Attributes:
+        name: Names its folder, and its state for ``resume_from``.
+        request: What was asked for.
+        outcome: What became of it.
+        history: Its updates.
+        state: Where the run stood at its end.
+        metrics: Of the run at its end.
+    """
+
+    name: str
+    request: Request
+    outcome: Outcome
+    history: History
+    state: RunState
+    metrics: Mapping[str, float]
+
+
+def write_request(
+    folder: Path, finished: Finished, parameters: Parameters | None, run_s: float
+) -> None:
+    """Writes a request's history, and with ``parameters`` a checkpoint to go on from.
+
+    Args:
+        folder: The run's.
+        finished: The request.
+        parameters: In the state at its end, or None.
+        run_s: Virtual seconds of the run at its end.
+    """
+    write_checkpoint(
+        folder / _CHECKPOINTS / finished.name,
+        parameters,
+        finished.state,
+        finished.history,
+        {
+            "seconds": run_s,
+            "used_s": finished.outcome.seconds,
+            "request": finished.request.to_config(),
+        },
+    )
+
+
+def write_summary(
+    folder: Path,
+    requests: Sequence[Finished],
+    *,
+    settings: Mapping[str, Any],
+    decisions: Sequence[Mapping[str, Any]],
+    has_checkpoint: bool,
+) -> None:
+    """Writes what `Result.from_path` reads.
+
+    Args:
+        folder: The run's.
+        requests: In order.
+        settings: What was simulated, for people.
+        decisions: One row a request.
+        has_checkpoint: Whether the final state was written.
+    """
+    kept = led_to_the_end(requests)
+    final, last = requests[kept[-1]], requests[-1]
+    summary = {
+        "settings": settings,
+        "target_reached": final.outcome.status == "target_reached",
+        "strategy": asdict(final.request.strategy),
+        "metrics": {**final.metrics, "seconds": last.metrics["seconds"]},
+        "checkpoint": f"{_CHECKPOINTS}/{final.name}" if has_checkpoint else None,
+        "requests": [f"{_CHECKPOINTS}/{finished.name}" for finished in requests],
+        "kept": kept,
+        "decisions": decisions,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1))
+
+
+def led_to_the_end(requests: Sequence[Finished]) -> list[int]:
+    """Numbers of the requests that led to the final state, in order.
+
+    The final state is that of the last request, or where that one started from if it was a probe
+    that the end of the run cut short.
+    """
+    number_of = {finished.name: number for number, finished in enumerate(requests)}
+    *_, last = requests
+    number: int | None = len(requests) - 1
+    cut_short = last.request.kind == "probe" and last.outcome.status != "target_reached"
+    if cut_short and last.request.resume_from is not None:
+        number = number_of[last.request.resume_from]
+    chain = []
+    while number is not None:
+        chain.append(number)
+        start = requests[number].request.resume_from
+        number = None if start is None else number_of[start]
+    return chain[::-1]
