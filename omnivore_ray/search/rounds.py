@@ -174,6 +174,8 @@ class Rounds:
             return
         winner, factor, most = incumbent, 1.0, 0.0
         for challenger in challengers:
+            if not safe(challenger.strategy, self._prober.diverged):
+                continue
             runner = Runner(strategy=challenger.strategy, checkpoint=self._checkpoint)
             yield from self._prober.run_to(runner, seconds, challenger.name)
             if runner.out:
