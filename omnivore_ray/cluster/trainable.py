@@ -128,6 +128,13 @@ class OmnivoreTrainable(tune.Trainable):
             self._next_snapshot_s = time.monotonic() + self._checkpoint_every_s
         return {**result, "timesteps_total": int(progress.metrics["updates"])}
 
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        """What Tune keeps of a trial: where its state is, not a copy of it."""
+        return {"checkpoint_path": str(self._experiment_folder() / CHECKPOINTS / self.trial_id)}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+        """A trial finds the state it left by its own id, see `step`; there is nothing to load."""
+
     def cleanup(self) -> None:
         """Keeps what an interrupted request has done, as far as that is still possible."""
         if self._fleet is not None:
