@@ -34,7 +34,8 @@ class OmnivoreAlgorithm(ScriptedAlgorithm):
         train_s: Seconds of each long stretch; None lets them grow with the time trained and with
             what probes cost.
         rounds: Re-optimisations after the cold start; None goes on until the run ends.
-        probe_share: Probes' share of the time after the cold start, at most.
+        probe_share: Probes' share of the time after the cold start, at most; it decides how long
+            a stretch is, so it has no say when ``train_s`` is given.
         points_to_evaluate: Strategies to try first; the learning-rate race is skipped if one of
             them learns.
         mode: "max" when the loss told is a metric to maximise.

@@ -123,8 +123,7 @@ def peak(xs: Sequence[float], ys: Sequence[float]) -> float:
     curvature = (right - left) / (c - a)
     if curvature >= 0:
         return b
-    x = (a + b) / 2 - left / (2 * curvature)
-    return min(max(x, (a + b) / 2), (b + c) / 2)
+    return (a + b) / 2 - left / (2 * curvature)
 
 
 def fall(curve: Curve) -> float:

@@ -145,6 +145,8 @@ def test_condensing_keeps_updates_seconds_and_mean_loss() -> None:
     mean = lambda c: np.average([p[2] for p in c], weights=np.diff([0, *(p[0] for p in c)]))  # noqa: E731
     assert mean(short) == pytest.approx(mean(curve))
     assert condense(condense(whole)) == condense(whole)
+    assert condense(whole, maximise=True).loss == -whole.loss
+    assert mean(condense(whole, maximise=True).curve) == pytest.approx(-mean(curve))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
