@@ -99,7 +99,9 @@ def timing_run(
         left[group], slowest_s[group] = len(took), max(took)[0]
         return [(now_s + step_s, device) for step_s, device in took]
 
-    computing = [step for group in range(groups) for step in steps(group, 0.0)]
+    # the device that asks last starts the clock, so its group is served first
+    opening = sorted(range(groups), key=lambda group: group != group_of[len(group_of) - 1])
+    computing = [step for group in opening for step in steps(group, 0.0)]
     heapify(computing)
     while True:
         now_s, device = computing[0]

@@ -215,9 +215,9 @@ class _Play:
         for number, device in enumerate(self._devices):
             if device.fails_at_s is not None:
                 self._at(max(device.fails_at_s, self._now_s), 0, number, self._failure(number))
-        everybody = range(len(self._devices))
         while self._due and self._due[0].at_s <= self._now_s:  # lost before it began
             heappop(self._due).happen(self._now_s)
+        everybody = [d for d in range(len(self._devices)) if d not in self._lost]
         self._ask(everybody)
         self._ask(everybody)  # the clock starts with the last of them
         while session.ending is None:
@@ -250,8 +250,6 @@ class _Play:
 
     def _ask(self, devices: Any) -> None:
         for device in devices:
-            if device in self._lost:
-                continue
             answer = self._session.ask(device, self._now_s)
             if isinstance(answer, Answer):
                 self._waiting.add(device)
@@ -274,7 +272,6 @@ class _Play:
         self, lease: Lease, state: Mapping[str, torch.Tensor], compute_s: float
     ) -> Callable[[float], None]:
         """A device's step: computed, through the link, perhaps through the servers, pushed."""
-        mates = self._mates[lease.device]
 
         def computed(now_s: float) -> None:
             if lease.device not in self._lost:
@@ -291,11 +288,13 @@ class _Play:
 
         def pushed(now_s: float) -> None:
             completes = self._session.completes(lease.id)
+            asking = self._mates[lease.device] if completes else [lease.device]
             part = self._shares.part(lease, state, completes=completes, compute_s=compute_s)
             self._session.push(lease.id, part, now_s)
-            self._waiting.add(lease.device)
+            if lease.device not in self._lost:
+                self._waiting.add(lease.device)
             if self._watch is not None and completes:
                 self._watch(self._session, now_s)
-            self._ask([d for d in mates if d in self._waiting] if completes else [lease.device])
+            self._ask([d for d in asking if d in self._waiting])
 
         return computed
