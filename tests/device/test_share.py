@@ -97,6 +97,25 @@ def test_other_rows_draw_another_mask(changed):
     assert not torch.equal(first, another.block)
 
 
+def test_augmentation_by_numpy_or_by_random_is_seeded_too():
+    class Drawing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, inputs):
+            drawn = torch.tensor([np.random.rand(), random.random()], dtype=torch.float32)
+            return (self.weight * drawn).expand(len(inputs), 2)
+
+    bench = Bench(Drawing)
+    blocks = []
+    for _ in range(2):
+        bench.share(batch=1)
+        blocks.append(bench.block.clone())
+        np.random.seed(7), random.seed(7)
+    assert torch.equal(*blocks)
+
+
 def test_weighted_shares_add_up_to_the_gradient_of_the_whole_batch():
     def plain():
         torch.manual_seed(1)

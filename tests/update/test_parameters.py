@@ -183,6 +183,16 @@ def test_members_of_one_group_count_one_update_and_average_their_statistics():
     torch.testing.assert_close(model.running_mean, 0.5 * rows.mean(0))
 
 
+def test_a_counter_does_not_lose_a_count_to_rounded_weights():
+    """Ten weights of 0.1 add up to just below 1."""
+    model = batch_norm()
+    parameters = Parameters(model, {})
+    changed = {"num_batches_tracked": torch.tensor(1)}
+    parts = [contribution(parameters, {}, changed, weight=0.1) for _ in range(10)]
+    parameters.update(parts, parameters.buffers())
+    assert model.num_batches_tracked.item() == 1
+
+
 def test_large_counters_stay_exact_and_flags_take_the_last_word():
     parameters = odd()
     read = parameters.buffers()

@@ -214,7 +214,7 @@ def test_a_loss_that_explodes_ends_as_diverged(fleet, regression):
     assert "learning_rate=1.5" in session.ending.reason
 
 
-# -- devices that are lost --------------------------------------------------------------------------
+# -- devices that are lost -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -328,6 +328,41 @@ def test_an_interrupted_request_keeps_its_budget_of_updates_and_seconds(fleet, r
     outcome = rest.outcome(running.now_s, None)
     assert (outcome.updates, outcome.samples) == (25, rest.state.samples)
     assert used_s < outcome.seconds < used_s + 1000.0
+
+
+def test_seconds_used_before_an_interruption_count_towards_the_budget(fleet, regression):
+    running = fleet(regression(net))
+    request = Request(kind="train", strategy=Strategy(learning_rate=0.05), budget_s=10.0)
+    session = running.session(request, used_s=7.0)
+    session.ask(0, 0.0)
+    session.tick(2.9)
+    assert session.ending is None
+    session.tick(3.0)
+    assert session.ending.status == "completed"
+    assert session.outcome(50.0, None).seconds == 10.0
+
+
+def test_the_last_validation_is_of_the_last_version_not_of_one_under_way(fleet, validated):
+    """One begins long before the budget ends, and is still out when it does."""
+    running = fleet(
+        validated(linear),
+        (1.0, 1.0),
+        evaluate_every_s=5.0,
+        step_s=lambda device, samples: 7.0 if samples == 50 else 1.0,
+    )
+    under_way = []
+
+    def note(session, device, lease_id, now_s):
+        if session._closing is not None:
+            under_way.append(session._ledger.validating)
+
+    session = running.run(13, groups=2, on_push=note)
+    assert session.ending.status == "completed"
+    assert under_way[0] < under_way[-1] == 13
+    held = [torch.as_tensor(array) for array in running.workload.data.validation]
+    with torch.no_grad():
+        value = error(running.model(held[0]), held[1]).item()
+    assert session.state.metrics["error"] == pytest.approx(value, rel=1e-9)
 
 
 def test_a_request_interrupted_at_its_very_end_only_ends(fleet, validated):
