@@ -4,13 +4,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLING := $(VENV)/.installing
 
-BENCHMARKS := benchmarks/throughput.py benchmarks/server.py
+BENCHMARKS := benchmarks/throughput.py benchmarks/server.py benchmarks/hardware_model.py \
+	benchmarks/trial_overhead.py benchmarks/surfaces.py
 SCRIPTS := $(wildcard jobs/*.py benchmarks/*.py)
 
 .PHONY: help train test test-all check bench clean
 
 help:
-	@echo "make train      train LeNet on the digits with two asynchronous groups"
+	@echo "make train      train LeNet on the digits, with no hyper-parameters"
 	@echo "make test       the fast tests"
 	@echo "make test-all   all tests"
 	@echo "make check      ruff and mypy"

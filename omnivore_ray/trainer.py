@@ -140,6 +140,7 @@ class OmnivoreTrainer:
         from ray import tune
 
         from omnivore_ray.cluster.trainable import OmnivoreTrainable
+        from omnivore_ray.recovery import bring_back
         from omnivore_ray.search.searcher import AlgorithmSearch
 
         trainable = OmnivoreTrainable.configure(
@@ -152,6 +153,7 @@ class OmnivoreTrainer:
             checkpoint_every_s=self._checkpoint_every_s,
         )
         if self._restored_from is not None:
+            bring_back(self._restored_from)
             tuner = tune.Tuner.restore(str(self._restored_from), trainable, resume_errored=True)
             internal: Any = tuner._local_tuner  # the searcher that Tune restored has no public way
             return self._run(tuner, internal._tune_config.search_alg, self._restored_from)
@@ -201,6 +203,7 @@ class OmnivoreTrainer:
         from ray import tune
 
         from omnivore_ray.progress import ProgressCallback
+        from omnivore_ray.recovery import StateKeeper
 
         config = copy.copy(self._run_config) or tune.RunConfig()
         config.name = config.name or f"{self._workload.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -212,6 +215,7 @@ class OmnivoreTrainer:
         config.storage_path = str(Path(config.storage_path or "").expanduser().resolve())
         config.callbacks = [
             *(config.callbacks or []),
+            StateKeeper(Path(config.storage_path) / config.name),
             ProgressCallback(self._time_limit_s, tuple(self._workload.metrics)),
         ]
         config.checkpoint_config = tune.CheckpointConfig(

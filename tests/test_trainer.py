@@ -140,6 +140,12 @@ def test_what_cannot_run_here_is_refused_at_once(ray_session, digits, tmp_path):
     )  # fmt: skip
     with pytest.raises(ValueError, match="batch_size=1 is below the 2 devices"):
         small.fit()
+    blind = OmnivoreTrainer(
+        zoo.lenet("random"), strategy=STRATEGY, devices=2, until=Target("accuracy", at_least=0.9),
+        run_config=config,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"accuracy.*measured on validation data .* has none"):
+        blind.fit()
     remote = OmnivoreTrainer(
         digits, strategy=STRATEGY, devices=2, time_limit_s=9,
         run_config=tune.RunConfig(storage_path="s3://bucket/runs"),

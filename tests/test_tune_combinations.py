@@ -21,7 +21,9 @@ def plain_function(config: dict[str, Any]) -> None:
     """Knows nothing of us: it reports a loss ten times and honours no budget."""
     distance = abs(math.log10(config["learning_rate"] / 0.05))
     for report in range(1, 11):
-        tune.report({"score": distance + 0.05 * config["groups"] + 1 / report, "other": config["x"]})
+        tune.report(
+            {"score": distance + 0.05 * config["groups"] + 1 / report, "other": config["x"]}
+        )
 
 
 def quiet(path: Any) -> tune.RunConfig:
@@ -65,9 +67,7 @@ def test_our_search_drives_our_trainable_in_a_users_tuner(trainable, tmp_path):
             metric="loss",
             mode="min",
         ),
-        run_config=tune.RunConfig(
-            storage_path=str(tmp_path), verbose=0, stop={"updates": 900}
-        ),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0, stop={"updates": 900}),
     ).fit()
     assert not grid.errors
     kinds = [result.metrics["config"]["kind"] for result in grid]

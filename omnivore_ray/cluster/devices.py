@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -176,10 +175,3 @@ def _automatic(nodes: Sequence[dict[str, float]]) -> list[Device]:
     if sum(gpus):  # until devices are calibrated nothing says how a GPU compares to cores
         return [Device(gpus=1) for _ in range(sum(gpus))]
     return [Device(cpus=count) for count in cpus if count]
-
-
-def worker_threads(device: Device) -> int | None:
-    """Threads torch should use on this device; None leaves the user's own setting alone."""
-    if os.environ.get("OMP_NUM_THREADS"):
-        return None
-    return max(1, device.reserved_cpus)

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from omnivore_ray.cluster.devices import Device, device_names, device_speeds, worker_threads
+from omnivore_ray.cluster.devices import Device, device_names, device_speeds
 from omnivore_ray.cluster.parameter_server import ParameterServer
 from omnivore_ray.cluster.pickling import check_picklable
 from omnivore_ray.cluster.worker import Worker
@@ -255,7 +255,6 @@ class Fleet:
                     number=number,
                     name=self.names[number],
                     device=device,
-                    threads=worker_threads(device),
                     workload=spec.workload,
                     train=spec.train,
                     validation=spec.validation,

@@ -67,6 +67,7 @@ class ParameterServer:
         self._request_number = -1
         self._state = RunState()
         self._at: str | None = None  # the checkpoint the parameters are exactly at
+        self._link_free_s = 0.0  # run clock at which the emulated shared link is free
         self._clock_zero_s = time.monotonic()
         self._clock_started = False
 
@@ -200,6 +201,13 @@ class ParameterServer:
                 self._running().push(lease, part, self._now_s())
             del part
             return self._next(device, request)
+
+    def use_link(self, seconds: float) -> float:
+        """Queues for the one link that emulated devices share; returns how long to wait."""
+        with self._changed:
+            now_s = self._now_s()
+            self._link_free_s = max(now_s, self._link_free_s) + seconds
+            return self._link_free_s - now_s
 
     # -- inside, all under the lock ---------------------------------------------------------------
 

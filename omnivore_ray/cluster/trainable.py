@@ -76,6 +76,11 @@ class OmnivoreTrainable(tune.Trainable):
             time_limit_s=time_limit_s,
             evaluate_every_s=evaluate_every_s,
         )
+        if until is not None and until.metric in workload.metrics and not spec.num_validation_rows:
+            raise ValueError(
+                f"until={until}: {until.metric!r} is measured on validation data and Workload.data "
+                "has none; give datasets.Split(train=..., validation=...), or a target on the loss"
+            )
         members = {"_spec": spec, "_checkpoint_every_s": checkpoint_every_s}
         return type(cls.__name__, (cls,), members)
 
@@ -172,6 +177,7 @@ class OmnivoreTrainable(tune.Trainable):
         storage = self._storage
         if storage is None or storage.storage_filesystem.type_name != "local":
             raise OmnivoreError(
-                "storage_path must be a folder on this node: checkpoints are written there directly"
+                "storage_path must be a folder that all nodes see: checkpoints are written there "
+                "directly"
             )
         return Path(storage.experiment_fs_path)

@@ -32,11 +32,12 @@ from omnivore_ray.workload import Workload
 class Worker:
     """One device.
 
+    Ray sets OMP_NUM_THREADS to the cores it reserves, unless the user has set it.
+
     Args:
         number: Its device number.
         name: Its name in messages.
         device: What it is.
-        threads: Threads torch may use; None leaves torch's own choice.
         workload: Without its data.
         train: Training rows.
         validation: Validation rows, or None.
@@ -51,7 +52,6 @@ class Worker:
         number: int,
         name: str,
         device: Device,
-        threads: int | None,
         workload: Workload,
         train: Source,
         validation: Source | None,
@@ -62,8 +62,6 @@ class Worker:
         accept_read_only_arrays()
         if not device.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it unset: all would be visible
-        if threads is not None:
-            torch.set_num_threads(threads)
         self._number, self._name, self._device = number, name, device
         self._runner = ShareRunner(
             name=name,
@@ -111,7 +109,8 @@ class Worker:
                 metrics = self._runner.evaluate(
                     start=lease.start, stop=lease.stop, state=self._state
                 )
-                self._pace(begun_s, lease.samples, self._block.nbytes)
+                self._pace_computation(begun_s, lease.samples)
+                self._pace_transfer(server, self._block.nbytes)
                 push = Push(self._number, request, lease.id, metrics=metrics)
             else:
                 share = self._runner.gradient(
@@ -122,8 +121,9 @@ class Worker:
                     state=self._state,
                     out=self._out,
                 )
+                self._pace_computation(begun_s, lease.samples)
                 compute_s = time.monotonic() - begun_s
-                self._pace(begun_s, lease.samples, 2 * self._block.nbytes)
+                self._pace_transfer(server, 2 * self._block.nbytes)
                 push = Push(
                     self._number,
                     request,
@@ -136,10 +136,19 @@ class Worker:
                 )
             answer = ray.get(server.push.remote(push))
 
-    def _pace(self, begun_s: float, samples: int, moved_bytes: int) -> None:
+    def _pace_computation(self, begun_s: float, samples: int) -> None:
+        """Waits as long as the device that is emulated would have computed since ``begun_s``."""
         if self._device.emulate is not None:
-            due_s = self._device.emulate.seconds(samples, moved_bytes, self._pacing)
-            time.sleep(max(0.0, begun_s + due_s - time.monotonic()))
+            due_s = begun_s + self._device.emulate.compute_s(samples, self._pacing)
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+    def _pace_transfer(self, server: ActorHandle, moved_bytes: int) -> None:
+        """Waits as long as its link would have moved so many bytes."""
+        if self._device.emulate is not None:
+            wait_s = self._device.emulate.transfer_s(moved_bytes)
+            if self._device.emulate.shared_link:
+                wait_s = float(ray.get(server.use_link.remote(wait_s)))  # type: ignore[arg-type]
+            time.sleep(wait_s)
 
 
 def _torch_device(device: Device, name: str) -> torch.device:

@@ -15,7 +15,7 @@ def test_mean_and_spread_are_those_asked_for(jitter):
     emulation = Emulation(samples_per_s=50.0, jitter=jitter, latency_s=0.25)
     random = np.random.default_rng(0)
     count = 20_000
-    compute_s = np.array([emulation.seconds(10, 0, random) for _ in range(count)]) - 0.25
+    compute_s = np.array([emulation.compute_s(10, random) for _ in range(count)]) - 0.25
     assert compute_s.min() >= 0
     assert compute_s.mean() == pytest.approx(0.2, abs=5 * 0.2 * jitter / math.sqrt(count))
     assert compute_s.std() / compute_s.mean() == pytest.approx(jitter, rel=0.05)
@@ -23,8 +23,11 @@ def test_mean_and_spread_are_those_asked_for(jitter):
 
 def test_without_jitter_time_is_computation_latency_and_transfer():
     emulation = Emulation(samples_per_s=50.0, latency_s=0.25, bytes_per_s=1000.0)
-    assert emulation.seconds(10, 500, np.random.default_rng(0)) == 0.2 + 0.25 + 0.5
-    assert Emulation(samples_per_s=50.0).seconds(10, 10**12, np.random.default_rng(0)) == 0.2
+    assert emulation.compute_s(10, np.random.default_rng(0)) == 0.2 + 0.25
+    assert emulation.transfer_s(500) == 0.5
+    assert Emulation(samples_per_s=50.0).transfer_s(10**12) == 0.0
+    with pytest.raises(ValueError, match="shared_link=True: give bytes_per_s"):
+        Emulation(samples_per_s=50.0, shared_link=True)
 
 
 @pytest.mark.parametrize(
