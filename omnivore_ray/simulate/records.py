@@ -13,7 +13,7 @@ from omnivore_ray.strategy import Outcome, Request
 from omnivore_ray.update.checkpoint import write_checkpoint
 from omnivore_ray.update.history import History
 from omnivore_ray.update.parameters import Parameters
-from omnivore_ray.update.session import RunState
+from omnivore_ray.update.run_state import RunState
 
 _CHECKPOINTS = "checkpoints"
 

@@ -14,7 +14,7 @@ from omnivore_ray.strategy import Outcome, Request, Strategy
 from omnivore_ray.update.groups import deal_devices
 from omnivore_ray.update.history import History
 from omnivore_ray.update.parameters import Parameters
-from omnivore_ray.update.session import RunState
+from omnivore_ray.update.run_state import RunState
 from omnivore_ray.workload import Target, Workload
 
 _CLOCK_METRICS = ("updates", "samples", "seconds")
