@@ -25,7 +25,9 @@ from omnivore_ray.update.checkpoint import load_checkpoint, read_history, write_
 from omnivore_ray.update.layout import Layout
 from omnivore_ray.update.ledger import Answer, Lease
 from omnivore_ray.update.parameters import Parameters, check_model
-from omnivore_ray.update.session import Part, Rules, RunState, Session
+from omnivore_ray.update.parts import Part, Rules
+from omnivore_ray.update.run_state import RunState
+from omnivore_ray.update.session import Session
 from omnivore_ray.update.stopping import Stopping
 from omnivore_ray.workload import Target, Workload
 

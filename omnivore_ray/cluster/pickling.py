@@ -30,8 +30,12 @@ def check_picklable(value: Any, where: str) -> None:
 
 
 def is_picklable(value: Any) -> bool:
-    """Whether the object can travel between processes."""
-    return _error(value) is None
+    """Whether the object can travel to another process and arrive there."""
+    try:
+        cloudpickle.loads(cloudpickle.dumps(value))
+    except Exception:  # some exceptions can be written but not read back
+        return False
+    return True
 
 
 def _innermost(value: Any, where: str, error: Exception, depth: int) -> tuple[str, str, Exception]:

@@ -27,8 +27,9 @@ from omnivore_ray.strategy import Outcome, Request
 from omnivore_ray.update.groups import deal_devices
 from omnivore_ray.update.ledger import Answer, Lease
 from omnivore_ray.update.parameters import Parameters, Snapshot
+from omnivore_ray.update.parts import Rules
 from omnivore_ray.update.run_state import RunState
-from omnivore_ray.update.session import Rules, Session
+from omnivore_ray.update.session import Session
 from omnivore_ray.update.stopping import Stopping
 from omnivore_ray.workload import Target, Workload
 

@@ -19,7 +19,7 @@ from omnivore_ray.device.share import ShareRunner
 from omnivore_ray.device.step import TorchTrainer
 from omnivore_ray.update.layout import Layout
 from omnivore_ray.update.ledger import Lease
-from omnivore_ray.update.session import Part
+from omnivore_ray.update.parts import Part
 from omnivore_ray.workload import Workload
 
 

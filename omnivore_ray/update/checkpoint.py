@@ -23,7 +23,7 @@ import torch
 from omnivore_ray.errors import OmnivoreError
 from omnivore_ray.update.history import History
 from omnivore_ray.update.parameters import Parameters
-from omnivore_ray.update.session import RunState
+from omnivore_ray.update.run_state import RunState
 
 _FORMAT = 1
 _MAX_STATE_BYTES = 16 * 2**20

@@ -45,6 +45,8 @@ def deal_rows(
 ) -> list[tuple[int, int, int]]:
     """Cuts rows ``[start, stop)`` among devices in proportion to their speeds.
 
+    No share has a single row, on which BatchNorm cannot train, unless there is only one to give.
+
     Args:
         start: First row.
         stop: One past the last row.
@@ -58,5 +60,21 @@ def deal_rows(
         return [(devices[0], start, stop)] if stop > start else []
     cumulative = np.cumsum([speeds[device] for device in devices])
     edges = start + np.rint((stop - start) * cumulative / cumulative[-1]).astype(int)
-    pieces = zip(devices, [start, *edges[:-1].tolist()], edges.tolist(), strict=True)
-    return [(device, low, high) for device, low, high in pieces if high > low]
+    lows = [start, *edges[:-1].tolist()]
+    pieces = [
+        (device, low, high)
+        for device, low, high in zip(devices, lows, edges.tolist(), strict=True)
+        if high > low
+    ]
+    while len(pieces) > 1:
+        sizes = [high - low for _, low, high in pieces]
+        if 1 not in sizes:
+            break
+        single = sizes.index(1)
+        beside = [index for index in (single - 1, single + 1) if 0 <= index < len(pieces)]
+        other = min(beside, key=lambda index: sizes[index])
+        _, low, high = pieces[single]
+        device, other_low, other_high = pieces[other]
+        pieces[other] = (device, min(low, other_low), max(high, other_high))
+        del pieces[single]
+    return pieces

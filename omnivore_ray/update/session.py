@@ -12,8 +12,7 @@ validated: updates applied meanwhile are taken back, and their batches are owed 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,112 +20,17 @@ import torch
 from omnivore_ray.strategy import Outcome
 from omnivore_ray.update.history import History
 from omnivore_ray.update.ledger import FIRST_LEASE_S, OVERDUE_FLOOR_S, Answer, Job, Lease, Ledger
-from omnivore_ray.update.parameters import Contribution, Parameters, Snapshot
-from omnivore_ray.update.stopping import Ending, SmoothedLoss, Stopping
+from omnivore_ray.update.parameters import Contribution, Parameters
+from omnivore_ray.update.parts import Part, Rules, Validation
+from omnivore_ray.update.run_state import RunState
+from omnivore_ray.update.stopping import Ending
 
 #: A validation waits until at least this many times its own length has been trained.
 _EVALUATION_SHARE = 10.0
-#: The last validation is waited for this long, or five times what the one before took.
+#: The last validation is waited for this long, or ten times that once a device has begun it.
 _LAST_VALIDATION_S = 60.0
 #: Overdue leases are looked for this often; they are given five seconds at least.
 _PATROL_EVERY_S = 0.25
-
-
-@dataclass(slots=True, kw_only=True)
-class RunState:
-    """Where a run stands, apart from its tensors: what ``state.json`` holds.
-
-    Attributes:
-        version: Updates applied to the parameters.
-        samples: Samples those updates used.
-        next_batch: First batch number never opened.
-        owed: Batches opened but not applied.
-        smoothed: Smoothed training loss.
-        metrics: Last validation metrics.
-        evaluated_s: Run clock at the end of the last validation, or None.
-        evaluation_took_s: How long that validation took.
-    """
-
-    version: int = 0
-    samples: int = 0
-    next_batch: int = 0
-    owed: tuple[int, ...] = ()
-    smoothed: SmoothedLoss = field(default_factory=SmoothedLoss)
-    metrics: dict[str, float] = field(default_factory=dict)
-    evaluated_s: float | None = None
-    evaluation_took_s: float = 0.0
-
-    def copy(self) -> RunState:
-        """An independent copy."""
-        return replace(self, smoothed=replace(self.smoothed), metrics=dict(self.metrics))
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RunState:
-        """The inverse of `to_json`.
-
-        Raises:
-            ValueError: A field is not of its type.
-            TypeError: A field is missing or unknown.
-        """
-        state = cls(**data)
-        state.smoothed = SmoothedLoss(**data["smoothed"])
-        state.owed = tuple(data["owed"])
-        smoothed = state.smoothed
-        counts = (state.version, state.samples, state.next_batch, smoothed.count, *state.owed)
-        numbers = [
-            smoothed.total,
-            smoothed.weight,
-            state.evaluation_took_s,
-            *state.metrics.values(),
-        ]
-        numbers += [x for x in (smoothed.reference, state.evaluated_s) if x is not None]
-        if not all(type(count) is int and count >= 0 for count in counts):
-            raise ValueError(f"a count is not a whole number of at least 0: {data}")
-        if not all(type(number) in (int, float) for number in numbers):
-            raise ValueError(f"a value is not a number: {data}")
-        return state
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """What a device pushes for one lease.
-
-    Attributes:
-        block: Gradients and buffers, see `Contribution.block`; None for an evaluation.
-        present: See `Contribution.present`.
-        loss: Mean loss over the rows of the lease.
-        metrics: Means over the rows of the lease (evaluation).
-        finite: Whether every gradient entry is.
-        compute_s: Seconds the device computed.
-    """
-
-    block: torch.Tensor | None = None
-    present: bytes = b""
-    loss: float = math.nan
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    finite: bool = True
-    compute_s: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """What stays the same over all requests of a run.
-
-    Attributes:
-        batch_samples: Batch number to its number of rows.
-        validation_samples: Rows of the validation data; 0 for none.
-        evaluate_every_s: Seconds between validations.
-        stopping: The rules this request ends by.
-    """
-
-    batch_samples: Callable[[int], int]
-    validation_samples: int
-    evaluate_every_s: float
-    stopping: Stopping
 
 
 class Session:
@@ -175,7 +79,7 @@ class Session:
         self._started_s: float | None = None
         self._asked: set[int] = set()
         self._published: dict[int, tuple[Any, dict[str, torch.Tensor]]] = {}
-        self._evaluation: tuple[float, Snapshot, RunState] | None = None
+        self._evaluation: Validation | None = None
         self._closing: Ending | None = None  # decided, but the last validation is still to come
         self._closed_s = now_s
         self._next_patrol_s = now_s
@@ -263,7 +167,8 @@ class Session:
         if self._started_s is None and now_s - self._created_s > FIRST_LEASE_S:
             reason = f"no device asked for work within {FIRST_LEASE_S:g} s"
             self._end(Ending("failed", reason), now_s)
-        last_s = max(_LAST_VALIDATION_S, 5.0 * self.state.evaluation_took_s)
+        # one that is out has its own deadlines; one that nobody takes would never come
+        last_s = _LAST_VALIDATION_S * (1.0 if self._ledger.validating is None else 10.0)
         if self._closing is not None and now_s - self._closed_s > last_s:
             self.events.append(f"the last validation did not come within {last_s:.0f} s")
             self._end(self._closing, now_s)
@@ -412,8 +317,8 @@ class Session:
 
     def _evaluated(self, job: Job, now_s: float) -> None:
         assert self._evaluation is not None
-        begun_s, snapshot, validated = self._evaluation
-        self._evaluation = None
+        evaluation, self._evaluation = self._evaluation, None
+        validated = evaluation.state
         names = job.done[0][1].metrics
         metrics = {
             name: sum(lease.weight * part.metrics[name] for lease, part in job.parts())
@@ -422,10 +327,10 @@ class Session:
         for state in (self.state, validated):
             state.metrics = dict(metrics)
             state.evaluated_s = now_s
-            state.evaluation_took_s = now_s - begun_s
+            state.evaluation_took_s = now_s - evaluation.begun_s
         ending = self.rules.stopping.judge(metrics)
         if ending is not None:
-            self._return_to(snapshot, validated)
+            self._return_to(evaluation)
             self._end(ending, now_s)
         elif self._closing is not None:
             if job.version == self._ledger.version:
@@ -433,12 +338,13 @@ class Session:
             else:
                 self._ledger.evaluation_wanted = True
 
-    def _return_to(self, snapshot: Snapshot, validated: RunState) -> None:
+    def _return_to(self, evaluation: Validation) -> None:
         """Takes back the updates applied while the validation ran."""
+        validated = evaluation.state
         taken_back = self.state.version - validated.version
         if taken_back:
             self.events.append(f"{taken_back} updates applied during the validation taken back")
-            self._parameters.restore(snapshot)
+            self._parameters.restore(evaluation.snapshot)
             self.history.truncate(validated.version)
         self.state = validated
         self._ledger = self._closed_ledger(validated)
@@ -477,6 +383,8 @@ class Session:
                 self._parameters.buffers(),
             )
         if self._ledger.validating == version and (
-            self._evaluation is None or self._evaluation[2].version != version
+            self._evaluation is None or self._evaluation.state.version != version
         ):
-            self._evaluation = (now_s, self._parameters.snapshot(), self.snapshot_state())
+            self._evaluation = Validation(
+                begun_s=now_s, snapshot=self._parameters.snapshot(), state=self.snapshot_state()
+            )

@@ -18,7 +18,9 @@ from omnivore_ray.strategy import Request, Strategy
 from omnivore_ray.update.groups import deal_devices
 from omnivore_ray.update.ledger import Answer
 from omnivore_ray.update.parameters import Parameters
-from omnivore_ray.update.session import Part, Rules, RunState, Session
+from omnivore_ray.update.parts import Part, Rules
+from omnivore_ray.update.run_state import RunState
+from omnivore_ray.update.session import Session
 from omnivore_ray.update.stopping import Stopping
 from omnivore_ray.workload import Target, Workload
 

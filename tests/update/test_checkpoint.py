@@ -27,7 +27,7 @@ from omnivore_ray.update.checkpoint import (
 )
 from omnivore_ray.update.history import History
 from omnivore_ray.update.parameters import Parameters
-from omnivore_ray.update.session import RunState
+from omnivore_ray.update.run_state import RunState
 from omnivore_ray.update.stopping import SmoothedLoss
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from omnivore_ray.data.datasets import Split
 from omnivore_ray.strategy import Request, Strategy
 from omnivore_ray.update.ledger import FIRST_LEASE_S, OVERDUE_FLOOR_S, Answer
-from omnivore_ray.update.session import Part
+from omnivore_ray.update.parts import Part
 from omnivore_ray.workload import Target
 
 

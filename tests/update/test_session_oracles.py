@@ -219,6 +219,4 @@ def test_tied_weights_stay_tied_and_match_the_plain_loop(fleet, regression):
     running.run(50, momentum=0.5)
     oracle = plain_loop(workload, Tied(), 50, lr=0.05, momentum=0.5)
     assert running.model.first.weight is running.model.second.weight
-    torch.testing.assert_close(
-        running.model.first.weight, oracle.first.weight, rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(running.model.first.weight, oracle.first.weight, rtol=0, atol=1e-12)
