@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -166,6 +167,14 @@ def test_bad_input_is_refused_by_name(regression, tmp_path, changes, words):
     arguments = {"workload": regression(), "cluster": cluster(), "time_limit_s": 1.0, **changes}
     with pytest.raises(ValueError, match=words):
         simulate(**arguments, path=tmp_path / "run")
+
+
+def test_a_target_that_would_never_be_measured_is_refused(regression, accuracy, tmp_path):
+    whole = regression(metrics=accuracy)
+    workload = replace(whole, data=whole.data.train)
+    until = Target("accuracy", at_least=0.9)
+    with pytest.raises(ValueError, match="validation data and Workload.data has none"):
+        simulate(workload, cluster(), TWO_GROUPS, until=until, path=tmp_path / "run")
 
 
 def test_a_run_is_not_overwritten(regression, tmp_path):
