@@ -143,9 +143,10 @@ class Surface:
         middles = ends - (lengths - 1) / 2
         noise = 1 + self.noise_sd / np.sqrt(lengths) * rng.standard_normal(len(ends))
         losses, seconds = true_loss(middles) * noise, seconds_of(ends)
-        n = np.array([float(updates)])
+        all_of_it = np.array([float(updates)])
         after = State(
-            float(self.progress(g, speed, state.x, n)[0]), float(self.noise_ball(u, state.e, n)[0])
+            float(self.progress(g, speed, state.x, all_of_it)[0]),
+            float(self.noise_ball(u, state.e, all_of_it)[0]),
         )
         outcome = Outcome(
             status=status,  # type: ignore[arg-type]

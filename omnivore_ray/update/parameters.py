@@ -4,7 +4,8 @@ The block holds what travels: trainable parameters and buffers (BatchNorm statis
 like). The module's own tensors are views into it, so its ``state_dict`` is always current.
 
 Learning rate, momentum, weight decay and parameter groups mean what they mean in any PyTorch
-script, because ``torch.optim.SGD`` makes the update. A parameter without a gradient is left
+script, because torch's own ``sgd``, the functional form of ``torch.optim.SGD``, makes the update
+(the class costs four times as much on small models). A parameter without a gradient is left
 alone, weight decay or not, as torch would.
 
 Buffers of a batch are merged so that every group counts: where a group started from statistics
@@ -22,9 +23,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.sgd import sgd
 
 from omnivore_ray.update.layout import Layout
 from omnivore_ray.workload import check_optimizer_options
+
+_SGD_OPTIONS = ("weight_decay", "dampening", "nesterov", "maximize")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,14 +78,14 @@ class Parameters:
             self._views[name].copy_(tensor.detach())
             tensor.data = self._views[name]
         self._keep = _buffer_retention(model)
-        self._optimizer, self._rate_ratios = _make_sgd(model, self._trainable, optimizer)
+        self._groups = _parameter_groups(model, self._trainable, optimizer)
+        self._velocity: dict[str, torch.Tensor] = {}
         self.initial = self.snapshot()
 
     def set_strategy(self, learning_rate: float, momentum: float) -> None:
         """Takes effect on the very next update."""
-        for group, ratio in zip(self._optimizer.param_groups, self._rate_ratios, strict=True):
-            group["lr"] = learning_rate * ratio
-            group["momentum"] = momentum
+        for group in self._groups:
+            group.options.update(lr=learning_rate * group.rate_ratio, momentum=momentum)
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Copies of the buffers, to hand to `update` with what was computed from them."""
@@ -110,20 +114,30 @@ class Parameters:
             for block in given[1:]:
                 self.layout.add(total, block)
         gradients = self.layout.views(total)
-        new: list[tuple[nn.Parameter, torch.Tensor]] = []
-        old: list[tuple[nn.Parameter, torch.Tensor]] = []
-        for name, parameter in self._trainable.items():
-            if name in present:
-                has_velocity = "momentum_buffer" in self._optimizer.state[parameter]
-                (old if has_velocity else new).append((parameter, gradients[name]))
-        # torch's fused kernel wants all of a step's velocities to exist, or none
-        for pairs in (new, old):
-            for parameter, gradient in pairs:
-                parameter.grad = gradient
-            if pairs:
-                self._optimizer.step()
-            for parameter, _ in pairs:
-                parameter.grad = None
+        for group in self._groups:
+            names = [name for name in group.names if name in present]
+            old = [name for name in names if name in self._velocity]
+            new = [name for name in names if name not in self._velocity]
+            for some in (old, new):  # the kernel wants all of a call's velocities, or none
+                if some:
+                    self._step(some, gradients, group.options)
+
+    @torch.no_grad()
+    def _step(
+        self, names: list[str], gradients: Mapping[str, torch.Tensor], options: dict[str, Any]
+    ) -> None:
+        velocities = [self._velocity.get(name) for name in names]
+        sgd(
+            [self._trainable[name] for name in names],
+            [gradients[name] for name in names],
+            velocities,
+            has_sparse_grad=False,
+            foreach=False,
+            fused=True,
+            **options,
+        )
+        if options["momentum"] != 0:
+            self._velocity.update(zip(names, velocities, strict=True))  # type: ignore[arg-type]
 
     def _merge_buffers(
         self,
@@ -170,11 +184,7 @@ class Parameters:
 
     def velocity(self) -> dict[str, torch.Tensor]:
         """Momentum buffers by parameter name; the tensors are live."""
-        return {
-            name: self._optimizer.state[parameter]["momentum_buffer"]
-            for name, parameter in self._trainable.items()
-            if "momentum_buffer" in self._optimizer.state.get(parameter, {})
-        }
+        return dict(self._velocity)
 
     def load(self, state: Mapping[str, torch.Tensor], velocity: Mapping[str, torch.Tensor]) -> None:
         """Takes over a state_dict and momentum buffers, in place.
@@ -191,9 +201,7 @@ class Parameters:
         self._set_velocity(velocity)
 
     def _set_velocity(self, velocity: Mapping[str, torch.Tensor]) -> None:
-        self._optimizer.state.clear()
-        for name, buffer in velocity.items():
-            self._optimizer.state[self._trainable[name]]["momentum_buffer"] = buffer.clone()
+        self._velocity = {name: buffer.clone() for name, buffer in velocity.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,12 +261,27 @@ def _buffer_retention(model: nn.Module) -> dict[str, float]:
     return keep
 
 
-def _make_sgd(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Parameters that share options.
+
+    Attributes:
+        names: Of the parameters.
+        rate_ratio: Its learning rate over the first group's.
+        options: What torch's ``sgd`` takes; `Parameters.set_strategy` sets lr and momentum.
+    """
+
+    names: list[str]
+    rate_ratio: float
+    options: dict[str, Any]
+
+
+def _parameter_groups(
     model: nn.Module,
     trainable: Mapping[str, nn.Parameter],
     optimizer: Mapping[str, Any] | Callable[[nn.Module], list[dict[str, Any]]],
-) -> tuple[torch.optim.SGD, list[float]]:
-    """The optimizer, and each parameter group's learning rate over the first group's."""
+) -> list[_Group]:
+    """The parameter groups that ``torch.optim.SGD`` would have."""
     groups = optimizer(model) if callable(optimizer) else [{"params": model.parameters()}]
     options = {} if callable(optimizer) else dict(optimizer)
     if not isinstance(groups, list) or not all(
@@ -304,12 +327,19 @@ def _make_sgd(
             "Workload.optimizer(model) names parameters of another model; "
             "give those of the model it is called with"
         )
-    # momentum is a placeholder (nesterov insists on one); `set_strategy` sets the real one
-    sgd = torch.optim.SGD(
+    # torch checks the options; momentum is a placeholder, since nesterov insists on one
+    checked = torch.optim.SGD(
         [group for group, _ in cleaned], lr=1.0, momentum=0.5, fused=True, **options
     )
-    reference = cleaned[0][1]
-    return sgd, [rate / reference for _, rate in cleaned]
+    names = {id(parameter): name for name, parameter in trainable.items()}
+    return [
+        _Group(
+            names=[names[id(parameter)] for parameter in group["params"]],
+            rate_ratio=rate / cleaned[0][1],
+            options={name: group[name] for name in _SGD_OPTIONS} | {"lr": 1.0, "momentum": 0.0},
+        )
+        for group, (_, rate) in zip(checked.param_groups, cleaned, strict=True)
+    ]
 
 
 def _is_positive(rate: Any) -> bool:

@@ -173,7 +173,7 @@ def test_a_target_that_would_never_be_measured_is_refused(regression, accuracy, 
     whole = regression(metrics=accuracy)
     workload = replace(whole, data=whole.data.train)
     until = Target("accuracy", at_least=0.9)
-    with pytest.raises(ValueError, match="validation data and Workload.data has none"):
+    with pytest.raises(ValueError, match=r"validation data and Workload\.data has none"):
         simulate(workload, cluster(), TWO_GROUPS, until=until, path=tmp_path / "run")
 
 
