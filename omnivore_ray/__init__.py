@@ -20,9 +20,14 @@ _HOMES = {
     "Result": "omnivore_ray.result",
     "Strategy": "omnivore_ray.strategy",
     "Target": "omnivore_ray.workload",
+    "VirtualCluster": "omnivore_ray.simulate.cluster",
     "Workload": "omnivore_ray.workload",
 }
-_ROOMS = {"datasets": "omnivore_ray.data.datasets", "zoo": "omnivore_ray.zoo"}
+_ROOMS = {
+    "datasets": "omnivore_ray.data.datasets",
+    "simulate": "omnivore_ray.simulate",  # called, it simulates: see there
+    "zoo": "omnivore_ray.zoo",
+}
 
 __all__ = sorted([*_HOMES, *_ROOMS])
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from omnivore_ray.errors import OmnivoreError
+from omnivore_ray.simulate.command import simulate_command
 from omnivore_ray.strategy import Strategy
 from omnivore_ray.workload import STRATEGY_METRICS, Target, Workload
 
@@ -183,3 +184,8 @@ def _make_importable(folder: Path) -> None:
 def _fail(error: object, code: int) -> Any:
     click.echo(f"omnivore: {error}", err=True)
     sys.exit(code)
+
+
+main.add_command(
+    simulate_command(load_workload, lambda result, as_json: show(result, as_json=as_json))
+)
