@@ -208,7 +208,6 @@ class _Play:
         self._waiting: set[int] = set()
         self._lost: set[int] = set()
         self._heard = 0  # of the session's events
-        self._groups = groups
         self._mates = {device: members for members in groups for device in members}
 
     def until_ended(self) -> float:
@@ -219,9 +218,8 @@ class _Play:
                 self._at(max(device.fails_at_s, self._now_s), 0, number, self._failure(number))
         while self._due and self._due[0].at_s <= self._now_s:  # lost before it began
             heappop(self._due).happen(self._now_s)
-        everybody = [d for d in range(len(self._devices)) if d not in self._lost]
-        self._ask(everybody)
-        self._ask(everybody)  # the clock starts with the last of them
+        self._ask([d for d in range(len(self._devices)) if d not in self._lost])
+        self._ask(sorted(self._waiting))  # the last of them has started the clock
         while session.ending is None:
             next_s = self._due[0].at_s if self._due else math.inf
             if next_s > self._next_wake_s:
@@ -239,16 +237,10 @@ class _Play:
         heappush(self._due, _Event(at_s, rank, tie, happen))
 
     def _wake(self, now_s: float) -> None:
-        """Time passes: one waiting device a group looks for work, then all if there is any."""
+        """Time passes, and those who wait look for work."""
         self._now_s, self._next_wake_s = now_s, now_s + _WAKE_S
         self._session.tick(now_s)
-        working = len(self._due)
-        self._ask([d for d in map(self._first_waiting, self._groups) if d is not None])
-        if len(self._due) > working:
-            self._ask(sorted(self._waiting))
-
-    def _first_waiting(self, members: list[int]) -> int | None:
-        return next((device for device in members if device in self._waiting), None)
+        self._ask(sorted(self._waiting))
 
     def _ask(self, devices: Any) -> None:
         for device in devices:
@@ -276,10 +268,11 @@ class _Play:
         """A device's step: computed, through the link, perhaps through the servers, pushed."""
 
         def computed(now_s: float) -> None:
-            if lease.device not in self._lost:
-                transfers = 2 if lease.kind == "train" else 1  # a validation only reads
-                through_s = self._pipeline.through_link(now_s, transfers * self._transfer_s)
-                self._at(through_s, 1, next(self._order), arrived)
+            if lease.device in self._lost:
+                return
+            transfers = 2 if lease.kind == "train" else 1  # a validation only reads
+            through_s = self._pipeline.through_link(now_s, transfers * self._transfer_s)
+            self._at(through_s, 1, next(self._order), arrived)
 
         def arrived(now_s: float) -> None:
             if lease.kind == "train" and self._session.completes(lease.id):
@@ -289,12 +282,13 @@ class _Play:
                 pushed(now_s)
 
         def pushed(now_s: float) -> None:
+            if lease.device in self._lost:
+                return
             completes = self._session.completes(lease.id)
             asking = self._mates[lease.device] if completes else [lease.device]
             part = self._shares.part(lease, state, completes=completes, compute_s=compute_s)
             self._session.push(lease.id, part, now_s)
-            if lease.device not in self._lost:
-                self._waiting.add(lease.device)
+            self._waiting.add(lease.device)
             if self._watch is not None and completes:
                 self._watch(self._session, now_s)
             self._ask([d for d in asking if d in self._waiting])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from omnivore_ray.data.datasets import as_split
 from omnivore_ray.errors import OmnivoreError
 from omnivore_ray.result import SUMMARY, Result
 from omnivore_ray.search.algorithm import OmnivoreAlgorithm
@@ -182,6 +183,11 @@ def _check(
                 f"until={until!r}: give a Target(...), e.g. Target('loss', at_most=0.1)"
             )
         until.check(workload)
+        if until.metric in workload.metrics and as_split(workload.data).validation is None:
+            raise ValueError(
+                f"until={until}: {until.metric!r} is measured on validation data and Workload.data "
+                "has none; give datasets.Split(train=..., validation=...), or a target on the loss"
+            )
     if until is None and time_limit_s is None:
         raise ValueError("give until= or time_limit_s=, or the run would never end")
     for name, value in (("time_limit_s", time_limit_s), ("evaluate_every_s", evaluate_every_s)):

@@ -86,10 +86,11 @@ def test_unequal_devices_finish_together():
     np.testing.assert_allclose(columns["time_s"], [8.0, 16.0])
 
 
-def test_a_busy_link_serves_in_order_of_arrival():
-    pipeline = Pipeline(VirtualCluster.uniform(1, 1.0, head=Head(batch_s=2.0)))
+def test_link_and_servers_serve_one_visit_at_a_time():
+    parts = {"head": Head(batch_s=2.0), "server": Server(update_s=3.0)}
+    pipeline = Pipeline(VirtualCluster.uniform(1, 1.0, **parts))
     assert [pipeline.through_link(t, 1.0) for t in (0.0, 0.5, 5.0)] == [1.0, 2.0, 6.0]
-    assert [pipeline.through_servers(t) for t in (1.0, 2.0, 6.0)] == [3.0, 5.0, 8.0]
+    assert [pipeline.through_servers(t) for t in (1.0, 2.0, 3.5)] == [6.0, 9.0, 12.0]
 
 
 @pytest.mark.parametrize("groups", [2, 4, 8])

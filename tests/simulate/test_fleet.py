@@ -15,7 +15,7 @@ from omnivore_ray.data.sampler import Sampler
 from omnivore_ray.simulate.clock import timing_run
 from omnivore_ray.simulate.cluster import Head, Network, Server, VirtualCluster, VirtualDevice
 from omnivore_ray.simulate.fleet import VirtualFleet
-from omnivore_ray.simulate.service_times import ServiceTimes
+from omnivore_ray.simulate.service_times import Factors, ServiceTimes
 from omnivore_ray.strategy import Request, Strategy
 from omnivore_ray.workload import Target
 
@@ -171,6 +171,8 @@ def test_old_states_are_forgotten_after_a_stretch(regression):
     for number in range(5):
         fleet.run(request(updates=1), f"train-{number}")
     assert set(fleet._kept) == {"train-2", "train-3", "train-4"}
+    fleet.run(request(updates=1, resume_from="train-2"), "train-5")
+    assert set(fleet._kept) == {"train-2", "train-4", "train-5"}  # those used last
 
 
 def test_divergence_is_an_outcome(regression):
@@ -194,6 +196,20 @@ def test_a_lost_device_loses_no_rows(regression, groups):
     assert done == fleet.state.version == 40
     intact = VirtualFleet(regression(), VirtualCluster.uniform(4, 64.0))
     assert outcome.seconds > intact.run(request(groups, updates=40), "a")[0].seconds
+
+
+def test_rows_of_a_lost_device_are_taken_over_at_once(regression):
+    """Device 0 is done after 1 s and its exchange after 1.2 s; device 1 fails at 1.3 s."""
+    times = ServiceTimes("exponential")
+    seed = next(s for s in range(9999) if 2.15 < Factors([times] * 2, s).next(1) < 2.25)
+    devices = [
+        VirtualDevice(samples_per_s=16.0),
+        VirtualDevice(samples_per_s=16.0, service_times=times, fails_at_s=1.3),
+    ]
+    network = Network(bytes_per_s=1e12, alpha_s=0.1)
+    fleet = VirtualFleet(regression(), VirtualCluster(devices=devices, network=network), seed=seed)
+    _, session = fleet.run(request(updates=1), "a")
+    assert session.history.columns["time_s"] == pytest.approx([1.3 + 1.0 + 0.2])
 
 
 def test_a_device_lost_in_one_request_is_lost_in_the_next(regression):
@@ -246,6 +262,30 @@ def test_a_time_limit_ends_the_run_within_half_a_second(regression):
     assert outcome.status == "out_of_time"
     assert 21.0 <= fleet.now_s <= 21.5
     assert outcome.updates == 5  # three of 5 s, a short one, another
+
+
+def test_who_waits_takes_the_last_validation(regression, accuracy):
+    """Two of three wait for a slow third when time is up: they validate while it still computes."""
+    times = ServiceTimes("exponential")
+
+    def first_two(seed):
+        factors = Factors([times] * 3, seed)
+        return factors.next(2), factors.next(2)
+
+    seed = next(s for s in range(9999) if first_two(s)[0] > 3 and first_two(s)[1] > 0.5)
+    slow, then = first_two(seed)
+    devices = [VirtualDevice(samples_per_s=10.0)] * 2
+    devices += [VirtualDevice(samples_per_s=10.0, service_times=times)]
+    fleet = VirtualFleet(
+        regression(metrics=accuracy, batch_size=30),
+        VirtualCluster(devices=devices),
+        seed=seed,
+        time_limit_s=1.1,
+        evaluate_every_s=1e9,
+    )
+    outcome, _ = fleet.run(request(updates=None), "a")
+    assert outcome.status == "out_of_time"
+    assert fleet.now_s == pytest.approx(slow + 13 / 10 * then)
 
 
 def test_the_users_own_exception_arrives_whole(regression):

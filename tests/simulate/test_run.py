@@ -11,7 +11,10 @@ import torch
 import omnivore_ray
 from omnivore_ray.errors import OmnivoreError
 from omnivore_ray.result import Result
+from omnivore_ray.search.fixed import FixedAlgorithm
+from omnivore_ray.simulate import run as run_module
 from omnivore_ray.simulate.cluster import Head, Network, VirtualCluster, VirtualDevice
+from omnivore_ray.simulate.fleet import VirtualFleet
 from omnivore_ray.simulate.records import Finished, led_to_the_end
 from omnivore_ray.simulate.run import simulate
 from omnivore_ray.simulate.service_times import ServiceTimes
@@ -82,6 +85,28 @@ def test_auto_searches_and_then_trains_on_what_it_found(regression, tmp_path):
     assert result.history["time_s"].is_monotonic_increasing
     assert result.checkpoint.is_dir()
     result.model()
+
+
+class TrainsThenProbes(FixedAlgorithm):
+    """A search whose last probe the time limit cuts short."""
+
+    def _plan(self):
+        outcome = yield Request(kind="train", strategy=TWO_GROUPS, budget_updates=5)
+        path = outcome.checkpoint_path
+        yield Request(kind="probe", strategy=TWO_GROUPS, resume_from=path)
+
+
+def test_a_probe_cut_short_leaves_the_state_before_it(regression, tmp_path, monkeypatch):
+    arguments = {"time_limit_s": 9.0, "seed": 1}
+    monkeypatch.setattr(run_module, "FixedAlgorithm", TrainsThenProbes)
+    result = simulate(regression(), cluster(), TWO_GROUPS, **arguments, path=tmp_path / "searched")
+    assert result.metrics["updates"] == result.history["kept"].sum() == 5
+    assert result.metrics["seconds"] == pytest.approx(9.0, abs=0.5)
+    monkeypatch.undo()
+    fleet = VirtualFleet(regression(), cluster(), seed=1)
+    fleet.run(Request(kind="train", strategy=TWO_GROUPS, budget_updates=5), "a")
+    for name, value in result.model().state_dict().items():
+        assert torch.equal(value, fleet.parameters.state_dict()[name])
 
 
 def test_timing_only_knows_seconds_and_staleness_but_no_loss(regression, tmp_path):

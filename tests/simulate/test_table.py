@@ -81,6 +81,13 @@ def test_a_table_is_resumed_from_its_folder(table, regression, folder, monkeypat
     assert make(regression, folder) == table
 
 
+def test_a_run_that_cannot_win_is_cut_off(table, folder):
+    contents = [json.loads(file.read_text()) for file in folder.iterdir()]
+    limits_s = {content["configuration"]["time_limit_s"] for content in contents}
+    assert max(limits_s) == 30.0
+    assert min(limits_s) <= 1.5 * max(row.tuned.seconds for row in table.rows) < 30.0
+
+
 def test_what_never_arrives_says_so(regression, tmp_path):
     table = make(regression, tmp_path, learning_rates=(1e6,), momenta=(0.9,), time_limit_s=4.0)
     assert table.rows[0].tuned.strategy is None

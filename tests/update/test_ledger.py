@@ -422,3 +422,14 @@ def test_a_stopped_ledger_refuses_every_push():
     ledger.stopped = True
     assert not ledger.push(lease.id, None, 1.0).accepted
     assert ledger.owed == [0]
+
+
+def test_a_push_completes_its_batch_when_no_other_share_is_out_or_waiting():
+    ledger = ledger_of([0, 1])
+    first = ledger.ask(0, 0.0)
+    assert not ledger.completes(first.id)  # the other share has not even been asked for
+    second = ledger.ask(1, 0.0)
+    assert not ledger.completes(second.id)
+    ledger.push(first.id, "part", 1.0)
+    assert ledger.completes(second.id)
+    assert not ledger.completes(first.id)
