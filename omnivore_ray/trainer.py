@@ -139,6 +139,7 @@ class OmnivoreTrainer:
     def _fit(self) -> Result:
         from ray import tune
 
+        from omnivore_ray.cluster.devices import wait_until_free
         from omnivore_ray.cluster.trainable import OmnivoreTrainable
         from omnivore_ray.recovery import bring_back
         from omnivore_ray.search.searcher import AlgorithmSearch
@@ -152,12 +153,13 @@ class OmnivoreTrainer:
             evaluate_every_s=self._evaluate_every_s,
             checkpoint_every_s=self._checkpoint_every_s,
         )
+        wait_until_free(trainable.devices())
         if self._restored_from is not None:
             bring_back(self._restored_from)
             tuner = tune.Tuner.restore(str(self._restored_from), trainable, resume_errored=True)
             internal: Any = tuner._local_tuner  # the searcher that Tune restored has no public way
             return self._run(tuner, internal._tune_config.search_alg, self._restored_from)
-        search = AlgorithmSearch(self._algorithm(trainable.num_devices()))
+        search = AlgorithmSearch(self._algorithm(len(trainable.devices())))
         smallest = Strategy(groups=1, learning_rate=1.0)  # the largest groups "auto" may ask for
         trainable.check(self._strategy if isinstance(self._strategy, Strategy) else smallest)
         config = self._tune_run_config()

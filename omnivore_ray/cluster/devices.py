@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -175,3 +176,23 @@ def _automatic(nodes: Sequence[dict[str, float]]) -> list[Device]:
     if sum(gpus):  # until devices are calibrated nothing says how a GPU compares to cores
         return [Device(gpus=1) for _ in range(sum(gpus))]
     return [Device(cpus=count) for count in cpus if count]
+
+
+def wait_until_free(devices: Sequence[Device], timeout_s: float = 30.0) -> None:
+    """Waits until what the devices reserve is not in use: Tune itself would wait for ever.
+
+    Raises:
+        OmnivoreError: It is still in use after ``timeout_s``.
+    """
+    import ray
+
+    deadline_s = time.monotonic() + timeout_s
+    for resource in ("CPU", "GPU"):
+        asked = sum(device.bundle.get(resource, 0.0) for device in devices)
+        while (free := ray.available_resources().get(resource, 0.0)) < asked:
+            if time.monotonic() > deadline_s:
+                raise OmnivoreError(
+                    f"devices ask for {asked:g} {resource}s and {free:g} of the cluster's are free "
+                    f"after {timeout_s:g} s; use fewer devices, or end what uses the others"
+                )
+            time.sleep(0.5)

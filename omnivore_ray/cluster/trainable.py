@@ -85,9 +85,9 @@ class OmnivoreTrainable(tune.Trainable):
         return type(cls.__name__, (cls,), members)
 
     @classmethod
-    def num_devices(cls) -> int:
+    def devices(cls) -> tuple[Device, ...]:
         """Devices of the configured fleet."""
-        return len(cls._spec.devices)
+        return cls._spec.devices
 
     @classmethod
     def check(cls, strategy: Strategy) -> None:

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
 import pytest
+import ray
 
 from omnivore_ray import Device, Emulation, OmnivoreError
-from omnivore_ray.cluster.devices import check_devices, device_speeds, resolve_devices
+from omnivore_ray.cluster.devices import (
+    check_devices,
+    device_speeds,
+    resolve_devices,
+    wait_until_free,
+)
 
 PACED = Emulation(samples_per_s=10)
 
@@ -63,3 +69,18 @@ def test_more_than_the_cluster_has_is_refused_with_numbers():
         resolve_devices([Device(cpus=4)], [{"CPU": 2.0}, {"CPU": 2.0}])
     with pytest.raises(OmnivoreError, match="1 GPUs and the cluster has 0"):
         resolve_devices([Device(gpus=1)], [{"CPU": 2.0}])
+
+
+def test_devices_that_others_use_are_waited_for_but_not_for_ever(ray_session):
+    holder = ray.remote(Holder).options(num_cpus=7).remote()
+    ray.get(holder.there.remote())
+    wait_until_free([Device()])
+    with pytest.raises(OmnivoreError, match="ask for 2 CPUs and 1 of the cluster's are free"):
+        wait_until_free([Device(), Device()], timeout_s=1.0)
+    ray.kill(holder)
+    wait_until_free([Device(), Device()])
+
+
+class Holder:
+    def there(self) -> bool:
+        return True
