@@ -27,7 +27,7 @@ def make(regression, folder, **changes):
     options = {
         "until": Target("loss", at_most=0.1),
         "time_limit_s": 30.0,
-        "learning_rates": (0.3, 0.1, 0.03, 0.01),
+        "learning_rates": (0.03, 0.1, 0.01, 0.3),
         "momenta": (0.9, 0.0),
         "seeds": (0, 1),
         **changes,
@@ -147,5 +147,5 @@ def test_auto_that_gives_up_is_a_row_but_the_users_error_is_raised(
 
 def test_the_best_setting_is_found_within_the_grid(table):
     best = table.rows[0].tuned.strategy
-    assert best.learning_rate in (0.3, 0.1, 0.03, 0.01)
+    assert best.learning_rate in (0.03, 0.1, 0.01, 0.3)
     assert isinstance(best, Strategy)
