@@ -74,6 +74,15 @@ def progress_line(
     return " | ".join(parts)
 
 
+def search_time(result: Any) -> str:
+    """What the probes of a run cost: the cold start, and the share of the time after it."""
+    probes = result.decisions[result.decisions["kind"] == "probe"]
+    cold_s = probes.loc[probes["round"] == 0, "seconds"].sum()
+    later_s = probes.loc[probes["round"] > 0, "seconds"].sum()
+    rest_s = max(result.metrics["seconds"] - cold_s, 1e-9)
+    return f"{cold_s:.1f} s of cold start, then {later_s / rest_s:.0%} of the time in probes"
+
+
 def write_table(result: Any, stream: TextIO) -> None:
     """A short table of a finished run."""
     from rich.console import Console
@@ -85,5 +94,7 @@ def write_table(result: Any, stream: TextIO) -> None:
     for name, value in result.metrics.items():
         if name not in ("groups", "learning_rate", "momentum"):
             table.add_row(name, f"{value:,.6g}")
+    if (result.decisions["kind"] == "probe").any():
+        table.add_row("time in search", search_time(result))
     table.add_row("folder", str(result.path))
     Console(file=stream, soft_wrap=True).print(table)
