@@ -31,6 +31,8 @@ _EVALUATION_SHARE = 10.0
 _LAST_VALIDATION_S = 60.0
 #: Overdue leases are looked for this often; they are given five seconds at least.
 _PATROL_EVERY_S = 0.25
+#: A device that comes and goes makes many events; the outcome tells the last of them.
+_EVENTS_TOLD = 8
 
 
 class Session:
@@ -220,7 +222,10 @@ class Session:
     def outcome(self, now_s: float, checkpoint_path: str | None) -> Outcome:
         """What became of the request."""
         ending = self.ending or Ending("interrupted", "not finished")
-        reason = "; ".join([ending.reason, *self.events])
+        events = self.events[-_EVENTS_TOLD:]
+        if len(self.events) > len(events):
+            events.insert(0, f"{len(self.events) - len(events)} events before")
+        reason = "; ".join([ending.reason, *events])
         # seconds of a request that was interrupted count on from what it had used
         start_s = (now_s if self._started_s is None else self._started_s) - self._used_s
         return Outcome(

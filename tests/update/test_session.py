@@ -410,3 +410,14 @@ def test_progress_tells_rates_of_this_stretch_and_counts_of_the_run(fleet, regre
     assert told["samples_per_s"] == pytest.approx(4.0)
     assert told["seconds_per_update"] == pytest.approx(100 / 4 / 4)
     assert told["staleness_mean"] == 0.0
+
+
+def test_an_outcome_tells_the_last_events_of_a_device_that_comes_and_goes(fleet, regression):
+    session = fleet(regression(linear)).session(
+        Request(kind="train", strategy=Strategy(learning_rate=0.1), budget_updates=1)
+    )
+    session.events += [f"event {number}" for number in range(1000)]
+    reason = session.outcome(0.0, None).reason
+    assert "992 events before; event 992" in reason
+    assert reason.endswith("event 999")
+    assert len(reason) < 300
