@@ -23,7 +23,7 @@ from omnivore_ray.cluster.worker import Worker
 from omnivore_ray.data.datasets import as_split
 from omnivore_ray.errors import OmnivoreError
 from omnivore_ray.strategy import Outcome, Request, Strategy
-from omnivore_ray.update.groups import deal_devices
+from omnivore_ray.update.groups import check_groups, deal_devices
 from omnivore_ray.workload import Target, Workload
 
 #: Actors that are not up after this long will not come up.
@@ -89,17 +89,7 @@ class FleetSpec:
         Raises:
             ValueError: More groups than devices, or a batch smaller than a group.
         """
-        groups, devices = strategy.groups, len(self.devices)
-        if groups > devices:
-            raise ValueError(
-                f"groups={groups} but there are {devices} devices; use at most {devices} groups"
-            )
-        members = max(len(group) for group in deal_devices(device_speeds(self.devices), groups))
-        if self.workload.batch_size < members:
-            raise ValueError(
-                f"Workload.batch_size={self.workload.batch_size} is below the {members} devices "
-                f"of a group (groups={groups}); use a larger batch or more groups"
-            )
+        check_groups(device_speeds(self.devices), strategy.groups, self.workload.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from omnivore_ray.simulate.service_times import ServiceTimes
 from omnivore_ray.strategy import Strategy
-from omnivore_ray.update.groups import deal_devices
+from omnivore_ray.update.groups import check_groups
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,17 +191,7 @@ class VirtualCluster:
         Raises:
             ValueError: More groups than devices, or a batch smaller than a group.
         """
-        groups, devices = strategy.groups, len(self.devices)
-        if groups > devices:
-            raise ValueError(
-                f"groups={groups} but there are {devices} devices; use at most {devices} groups"
-            )
-        members = max(len(group) for group in deal_devices(self.speeds, groups))
-        if batch_size < members:
-            raise ValueError(
-                f"Workload.batch_size={batch_size} is below the {members} devices of a group "
-                f"(groups={groups}); use a larger batch or more groups"
-            )
+        check_groups(self.speeds, strategy.groups, batch_size)
 
     def __str__(self) -> str:
         parts = [

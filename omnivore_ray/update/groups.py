@@ -40,6 +40,24 @@ def deal_devices(speeds: Sequence[float], groups: int) -> list[list[int]]:
     return sorted(sorted(members) for members in dealt)
 
 
+def check_groups(speeds: Sequence[float], groups: int, batch_size: int) -> None:
+    """Refuses a number of groups that devices of these speeds cannot form.
+
+    Raises:
+        ValueError: More groups than devices, or a batch smaller than a group.
+    """
+    if groups > len(speeds):
+        raise ValueError(
+            f"groups={groups} but there are {len(speeds)} devices; use at most {len(speeds)} groups"
+        )
+    members = max(len(group) for group in deal_devices(speeds, groups))
+    if batch_size < members:
+        raise ValueError(
+            f"Workload.batch_size={batch_size} is below the {members} devices of a group "
+            f"(groups={groups}); use a larger batch or more groups"
+        )
+
+
 def deal_rows(
     start: int, stop: int, devices: Sequence[int], speeds: Sequence[float]
 ) -> list[tuple[int, int, int]]:
