@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLING := $(VENV)/.installing
 
 BENCHMARKS := benchmarks/throughput.py benchmarks/server.py benchmarks/hardware_model.py \
-	benchmarks/trial_overhead.py benchmarks/surfaces.py
+	benchmarks/trial_overhead.py benchmarks/surfaces.py benchmarks/simulator.py
 SCRIPTS := $(wildcard jobs/*.py benchmarks/*.py)
 
 .PHONY: help train test test-all check bench clean

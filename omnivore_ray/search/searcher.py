@@ -19,6 +19,7 @@ from ray.tune.search import Searcher
 
 from omnivore_ray.search.algorithm import LEARNING_RATES, MOMENTA, OmnivoreAlgorithm
 from omnivore_ray.search.contract import Algorithm
+from omnivore_ray.search.main_line import Ended, main_line
 from omnivore_ray.strategy import Outcome, Request, Strategy
 
 _STATE_VERSION = 1
@@ -139,25 +140,13 @@ class AlgorithmSearch(Searcher):
         return dict(self._live)
 
     def kept(self) -> list[int]:
-        """Numbers of the finished requests that led to the final state, in order.
-
-        The final state is that of the last request, or where that one started from if it was a
-        probe that the end of the run cut short.
-        """
-        by_path = {
-            row["checkpoint_path"]: number
-            for number, row in enumerate(self.finished)
-            if row["checkpoint_path"] is not None
-        }
-        chain: list[int] = []
-        number: int | None = len(self.finished) - 1 if self.finished else None
-        while number is not None:
-            row = self.finished[number]
-            lost = row["kind"] == "probe" and row["status"] != "target_reached" and not chain
-            if not (lost and row["resume_from"] in by_path):
-                chain.append(number)
-            number = by_path.get(row["resume_from"])
-        return chain[::-1]
+        """Numbers of the finished requests that led to the final state, in order."""
+        return main_line(
+            [
+                Ended(row["checkpoint_path"], row["resume_from"], row["kind"], row["status"])
+                for row in self.finished
+            ]
+        )
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from omnivore_ray.result import SUMMARY
+from omnivore_ray.search.main_line import Ended, main_line
 from omnivore_ray.strategy import Outcome, Request
 from omnivore_ray.update.checkpoint import write_checkpoint
 from omnivore_ray.update.history import History
@@ -96,20 +97,10 @@ def write_summary(
 
 
 def led_to_the_end(requests: Sequence[Finished]) -> list[int]:
-    """Numbers of the requests that led to the final state, in order.
-
-    The final state is that of the last request, or where that one started from if it was a probe
-    that the end of the run cut short.
-    """
-    number_of = {finished.name: number for number, finished in enumerate(requests)}
-    *_, last = requests
-    number: int | None = len(requests) - 1
-    cut_short = last.request.kind == "probe" and last.outcome.status != "target_reached"
-    if cut_short and last.request.resume_from is not None:
-        number = number_of[last.request.resume_from]
-    chain = []
-    while number is not None:
-        chain.append(number)
-        start = requests[number].request.resume_from
-        number = None if start is None else number_of[start]
-    return chain[::-1]
+    """Numbers of the requests that led to the final state, in order."""
+    return main_line(
+        [
+            Ended(done.name, done.request.resume_from, done.request.kind, done.outcome.status)
+            for done in requests
+        ]
+    )

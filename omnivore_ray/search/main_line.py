@@ -1,0 +1,47 @@
+"""Which requests of a search led to its final state: the others' work was given up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Ended(NamedTuple):
+    """A request that has ended.
+
+    Attributes:
+        end_state: Name of the state it ended in, or None when there is none to go on from.
+        start_state: Name of the state it started from, or None for the initial one.
+        kind: "probe" or "train".
+        status: See `omnivore_ray.strategy.Outcome`.
+    """
+
+    end_state: str | None
+    start_state: str | None
+    kind: str
+    status: str
+
+
+def main_line(requests: Sequence[Ended]) -> list[int]:
+    """Numbers of the requests that led to the final state, in order.
+
+    The final state is that of the last request, or where that one started from if it was a probe
+    that the end of the run cut short.
+    """
+    made_by = {
+        ended.end_state: number
+        for number, ended in enumerate(requests)
+        if ended.end_state is not None
+    }
+    number: int | None = len(requests) - 1 if requests else None
+    if requests:
+        last = requests[-1]
+        cut_short = last.kind == "probe" and last.status != "target_reached"
+        if cut_short and last.start_state in made_by:
+            number = made_by[last.start_state]
+    chain: list[int] = []
+    while number is not None and number not in chain:
+        chain.append(number)
+        start = requests[number].start_state
+        number = None if start is None else made_by.get(start)
+    return chain[::-1]
