@@ -131,7 +131,7 @@ def test_the_readmes_commands_train(tmp_path):
     assert training_options("README.md")
     for number, options in enumerate(training_options("README.md")[:2]):
         command = [
-            BIN / "omnivore", "train", *options, "--devices=2", "--time-limit=5", "--json",
+            BIN / "omnivore", "train", *options, "--devices=2", "--time-limit=20", "--json",
             f"--storage-path={tmp_path}", f"--name={number}",
         ]  # fmt: skip
         told = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)

@@ -42,7 +42,8 @@ class AlgorithmSearch(Searcher):
         self._metric: str = metric
         self._mode: str = mode
         self.algorithm = algorithm
-        #: Requests with an outcome, in order: trial_id, resume_from, kind, status, checkpoint_path.
+        #: Requests with an outcome, in order: trial_id, resume_from, kind, status,
+        #: checkpoint_path, loss.
         self.finished: list[dict[str, Any]] = []
         self._live: dict[str, Request] = {}
         self._curves: dict[str, list[tuple[int, float, float]]] = {}
@@ -102,6 +103,7 @@ class AlgorithmSearch(Searcher):
                 "kind": request.kind,
                 "status": outcome.status,
                 "checkpoint_path": outcome.checkpoint_path,
+                "loss": outcome.loss if math.isfinite(outcome.loss) else None,
             }
         )
         self.algorithm.tell(request, outcome)
@@ -143,7 +145,13 @@ class AlgorithmSearch(Searcher):
         """Numbers of the finished requests that led to the final state, in order."""
         return main_line(
             [
-                Ended(row["checkpoint_path"], row["resume_from"], row["kind"], row["status"])
+                Ended(
+                    end_state=row["checkpoint_path"],
+                    start_state=row["resume_from"],
+                    kind=row["kind"],
+                    status=row["status"],
+                    loss=row["loss"],
+                )
                 for row in self.finished
             ]
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -100,7 +101,13 @@ def led_to_the_end(requests: Sequence[Finished]) -> list[int]:
     """Numbers of the requests that led to the final state, in order."""
     return main_line(
         [
-            Ended(done.name, done.request.resume_from, done.request.kind, done.outcome.status)
+            Ended(
+                end_state=done.name,
+                start_state=done.request.resume_from,
+                kind=done.request.kind,
+                status=done.outcome.status,
+                loss=done.outcome.loss if math.isfinite(done.outcome.loss) else None,
+            )
             for done in requests
         ]
     )

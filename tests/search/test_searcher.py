@@ -195,7 +195,7 @@ class TestOmnivoreSearch(SearcherContract):
 
 
 def finished(searcher: AlgorithmSearch, *rows: tuple[Any, ...]) -> AlgorithmSearch:
-    names = ("trial_id", "resume_from", "kind", "status", "checkpoint_path")
+    names = ("trial_id", "resume_from", "kind", "status", "checkpoint_path", "loss")
     searcher.finished = [dict(zip(names, row, strict=True)) for row in rows]
     return searcher
 
@@ -204,17 +204,20 @@ def test_the_kept_requests_are_those_that_led_to_the_final_state():
     search = AlgorithmSearch(FixedAlgorithm(Strategy(learning_rate=0.1)))
     assert search.kept() == []
     probes = [
-        ("a", None, "probe", "diverged", None),
-        ("b", None, "probe", "completed", "B"),
-        ("c", None, "probe", "completed", "C"),
-        ("d", "B", "train", "completed", "D"),
+        ("a", None, "probe", "diverged", None, None),
+        ("b", None, "probe", "completed", "B", 0.5),
+        ("c", None, "probe", "completed", "C", 0.7),
+        ("d", "B", "train", "completed", "D", 0.1),
     ]
     assert finished(search, *probes).kept() == [1, 3]
     # the end of the run cuts a probe short: the state it started from is the final one
-    cut = ("e", "D", "probe", "out_of_time", "E")
+    cut = ("e", "D", "probe", "out_of_time", "E", 0.2)
     assert finished(search, *probes, cut).kept() == [1, 3]
-    hit = ("e", "D", "probe", "target_reached", "E")
+    hit = ("e", "D", "probe", "target_reached", "E", 0.2)
     assert finished(search, *probes, hit).kept() == [1, 3, 4]
+    # and within a cold start, where the best probe stands for the run
+    fresh = ("f", None, "probe", "out_of_time", "F", None)
+    assert finished(search, *probes[:3], fresh).kept() == [1]
 
 
 def test_our_trainables_whole_outcome_is_what_the_algorithm_is_told():
