@@ -21,7 +21,14 @@ import torch
 from torch import nn
 
 from measuring import machine, spread
-from omnivore_ray.cluster.exchange import Push, accept_read_only_arrays, fetch, pack
+from omnivore_ray.cluster.exchange import (
+    Push,
+    accept_read_only_arrays,
+    decode_answer,
+    encode_push,
+    fetch,
+    pack,
+)
 from omnivore_ray.cluster.local_ray import attach_or_start
 from omnivore_ray.cluster.parameter_server import ParameterServer
 from omnivore_ray.strategy import Request, Strategy
@@ -70,13 +77,13 @@ class Pusher:
             self.own.copy_(torch.from_numpy(w).view(torch.uint8))
 
     def ours(self, server: Any, number: int, request: int) -> None:
-        answer = ray.get(server.ask.remote(number, request))
-        while answer is not Answer.STOP:
+        answer = decode_answer(ray.get(server.ask.remote(number, request)))
+        while not isinstance(answer, Answer):
             lease, parcel = answer
             self.own.copy_(fetch(parcel))
             del parcel, answer
             push = Push(number, request, lease.id, pack(self.block), b"\1", 1.0)
-            answer = ray.get(server.push.remote(push))
+            answer = decode_answer(ray.get(server.push.remote(encode_push(push))))
 
 
 def time_naive(pushers: list[Any], server: Any, updates: int) -> float:

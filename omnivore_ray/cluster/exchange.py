@@ -8,6 +8,7 @@ called under the server's lock, and nothing ever hands out the live block.
 from __future__ import annotations
 
 import math
+import struct
 import warnings
 from typing import NamedTuple, TypeAlias
 
@@ -15,6 +16,8 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
+
+from omnivore_ray.update.ledger import Answer, Lease
 
 #: Ray itself moves arguments and results beyond this into the object store.
 _INLINE_BYTES = 100 * 1024
@@ -49,6 +52,50 @@ class Push(NamedTuple):
     finite: bool = True
     compute_s: float = 0.0
     metrics: dict[str, float] | None = None
+
+
+_PUSH = struct.Struct("<qqqd?dq")
+_LEASE = struct.Struct("<?qqqqqqqq")
+
+
+def encode_push(push: Push) -> Push | bytes:
+    """A push with a small block as plain bytes, which Ray sends without pickling them."""
+    device, request, lease, block, present, loss, finite, compute_s, metrics = push
+    if metrics is not None or not isinstance(block, bytes):
+        return push
+    header = _PUSH.pack(device, request, lease, loss, finite, compute_s, len(present))
+    return b"".join((header, present, block))
+
+
+def decode_push(sent: Push | bytes) -> Push:
+    """The inverse of `encode_push`."""
+    if not isinstance(sent, bytes):
+        return sent
+    device, request, lease, loss, finite, compute_s, length = _PUSH.unpack_from(sent)
+    start = _PUSH.size + length
+    present = sent[_PUSH.size : start]
+    return Push(device, request, lease, sent[start:], present, loss, finite, compute_s)
+
+
+def encode_answer(answer: tuple[Lease, Parcel] | Answer) -> tuple[Lease, Parcel] | Answer | bytes:
+    """A lease with a small block as plain bytes."""
+    if isinstance(answer, Answer):
+        return answer
+    lease, block = answer
+    if not isinstance(block, bytes):
+        return answer
+    header = _LEASE.pack(lease.kind == "train", lease.id, *lease[2:])
+    return header + block
+
+
+def decode_answer(
+    sent: tuple[Lease, Parcel] | Answer | bytes,
+) -> tuple[Lease, Parcel] | Answer:
+    """The inverse of `encode_answer`."""
+    if not isinstance(sent, bytes):
+        return sent
+    train, number, *rest = _LEASE.unpack_from(sent)
+    return Lease(number, "train" if train else "evaluate", *rest), sent[_LEASE.size :]
 
 
 def publish(block: torch.Tensor) -> Parcel:

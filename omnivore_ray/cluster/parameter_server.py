@@ -17,7 +17,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from omnivore_ray.cluster.exchange import Parcel, Push, accept_read_only_arrays, publish, receive
+from omnivore_ray.cluster.exchange import (
+    Parcel,
+    Push,
+    accept_read_only_arrays,
+    decode_push,
+    encode_answer,
+    publish,
+    receive,
+)
 from omnivore_ray.cluster.pickling import check_picklable
 from omnivore_ray.data.sampler import batch_samples
 from omnivore_ray.strategy import Outcome, Request
@@ -181,13 +189,14 @@ class ParameterServer:
 
     # -- for workers ----------------------------------------------------------------------------
 
-    def ask(self, device: int, request: int) -> tuple[Lease, Parcel] | Answer:
-        """The device's next lease; waits until there is one."""
+    def ask(self, device: int, request: int) -> tuple[Lease, Parcel] | Answer | bytes:
+        """The device's next lease, encoded; waits until there is one."""
         with self._changed:
-            return self._next(device, request)
+            return encode_answer(self._next(device, request))
 
-    def push(self, push: Push) -> tuple[Lease, Parcel] | Answer:
-        """Takes a gradient, or the means of a validation; returns the next lease."""
+    def push(self, sent: Push | bytes) -> tuple[Lease, Parcel] | Answer | bytes:
+        """Takes a gradient, or the means of a validation; returns the next lease, encoded."""
+        push = decode_push(sent)
         part = Part(
             block=receive(push.block) if push.metrics is None else None,
             present=push.present,
@@ -197,12 +206,12 @@ class ParameterServer:
             compute_s=push.compute_s,
         )
         device, request, lease = push[:3]
-        del push
+        del push, sent
         with self._changed:
             if request == self._request_number:
                 self._running().push(lease, part, self._now_s())
             del part
-            return self._next(device, request)
+            return encode_answer(self._next(device, request))
 
     def use_link(self, seconds: float) -> float:
         """Queues for the one link that emulated devices share; returns how long to wait."""

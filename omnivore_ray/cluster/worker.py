@@ -18,7 +18,14 @@ from ray.actor import ActorHandle
 from torch import nn
 
 from omnivore_ray.cluster.devices import Device
-from omnivore_ray.cluster.exchange import Push, accept_read_only_arrays, fetch, pack
+from omnivore_ray.cluster.exchange import (
+    Push,
+    accept_read_only_arrays,
+    decode_answer,
+    encode_push,
+    fetch,
+    pack,
+)
 from omnivore_ray.cluster.pickling import is_picklable
 from omnivore_ray.data.sources import Source
 from omnivore_ray.device.share import ShareRunner
@@ -98,9 +105,9 @@ class Worker:
                 raise error from None
             raise
 
-    def _work(self, server: ActorHandle, request: int) -> None:
-        answer: Any = ray.get(server.ask.remote(self._number, request))
-        while answer is not Answer.STOP:
+    def _work(self, server: Any, request: int) -> None:
+        answer = decode_answer(ray.get(server.ask.remote(self._number, request)))
+        while not isinstance(answer, Answer):
             lease, parcel = answer
             begun_s = time.monotonic()
             self._block.copy_(fetch(parcel))
@@ -134,7 +141,7 @@ class Worker:
                     share.finite,
                     compute_s,
                 )
-            answer = ray.get(server.push.remote(push))
+            answer = decode_answer(ray.get(server.push.remote(encode_push(push))))
 
     def _pace_computation(self, begun_s: float, samples: int) -> None:
         """Waits as long as the device that is emulated would have computed since ``begun_s``."""
