@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from omnivore_ray.device.module import LentModule, checked_loss
+from omnivore_ray.device.split import Split
 from omnivore_ray.device.trainer import Step, count_samples, split_batch
 from omnivore_ray.workload import Workload
 
@@ -15,68 +18,96 @@ from omnivore_ray.workload import Workload
 class TorchTrainer:
     """Runs a workload's module, loss and metrics.
 
-    On the CPU the module's parameters *are* the state it is given (views, no copy); a module on
-    another device gets them copied in. Buffers are always copied in, since forward changes them.
+    With a split it is a `SplitTrainer` too.
 
     Args:
         module: This trainer's own copy; moved to ``device``.
         workload: Its loss, metrics and target name.
         device: Where to compute.
+        split: Of ``module``, for `forward` and `backward`; None for a model that stays whole.
     """
 
     def __init__(
-        self, module: nn.Module, workload: Workload, device: torch.device | str = "cpu"
+        self,
+        module: nn.Module,
+        workload: Workload,
+        device: torch.device | str = "cpu",
+        split: Split | None = None,
     ) -> None:
         self._device = torch.device(device)
-        self._module = module.to(self._device)
+        self._whole = LentModule(module, self._device)
+        self._backbone = None if split is None else LentModule(split.backbone, self._device)
         self._workload = workload
-        self._parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        self._bound: Mapping[str, torch.Tensor] | None = None
+        self._pending: tuple[tuple[torch.Tensor, ...], int] | None = None
 
     def gradient(self, state: Mapping[str, torch.Tensor], batch: Any) -> Step:
         """See `Trainer.gradient`."""
-        self._load(state)
-        self._module.train()
-        outputs, targets = self._forward(batch)
-        loss = self._workload.loss(outputs, targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise ValueError(
-                f"Workload.loss returned {shape}; return one number, the mean over the samples"
-            )
-        if not loss.requires_grad:
-            raise ValueError(
-                "Workload.loss does not depend on any trainable parameter (it was detached?)"
-            )
+        self._pending = None
+        self._whole.load(state)
+        self._whole.module.train()
+        outputs, targets = self._outputs(batch)
+        loss = checked_loss(self._workload, outputs, targets)
         torch.autograd.backward(loss)
-        gradients = {}
-        for name, parameter in self._parameters.items():
-            gradient, parameter.grad = parameter.grad, None
-            if gradient is not None and gradient.layout != torch.strided:
-                raise ValueError(
-                    f"the gradient of {name!r} is sparse, which groups cannot merge; "
-                    "make it dense (sparse=False)"
-                )
-            gradients[name] = None if gradient is None else gradient.cpu()
         return Step(
-            gradients=gradients,
+            gradients=self._whole.take_gradients(),
             loss=float(loss.detach()),
             samples=count_samples(batch),
-            buffers={n: b.detach().cpu() for n, b in self._module.named_buffers()},
+            buffers=self._whole.buffers(),
+        )
+
+    def forward(self, state: Mapping[str, torch.Tensor], batch: Any) -> tuple[torch.Tensor, ...]:
+        """See `SplitTrainer.forward`."""
+        backbone = self._cut()
+        backbone.load(state)
+        backbone.module.train()
+        inputs, named, _ = split_batch(self._move(batch), self._workload.target)
+        activations = backbone.module(*inputs, **named)
+        self._pending = (activations, count_samples(batch))
+        return tuple(activation.detach().cpu() for activation in activations)
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Step:
+        """See `SplitTrainer.backward`."""
+        backbone = self._cut()
+        if self._pending is None:
+            raise ValueError("backward() without a forward() before it; call forward first")
+        (activations, samples), self._pending = self._pending, None
+        if len(gradients) != len(activations):
+            raise ValueError(
+                f"backward() got {len(gradients)} gradients for {len(activations)} activations; "
+                "give one for each, or None"
+            )
+        pairs = [
+            (activation, gradient.to(self._device))
+            for activation, gradient in zip(activations, gradients, strict=True)
+            if gradient is not None and activation.requires_grad
+        ]
+        if pairs:
+            torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
+        return Step(
+            gradients=backbone.take_gradients(),
+            loss=math.nan,
+            samples=samples,
+            buffers=backbone.buffers(),
         )
 
     def evaluate(self, state: Mapping[str, torch.Tensor], batch: Any) -> dict[str, float]:
         """See `Trainer.evaluate`."""
-        self._load(state)
-        self._module.eval()
+        self._pending = None
+        self._whole.load(state)
+        self._whole.module.eval()
         with torch.no_grad():
-            outputs, targets = self._forward(batch)
+            outputs, targets = self._outputs(batch)
             metrics = self._workload.metrics.items()
             return {name: float(metric(outputs, targets)) for name, metric in metrics}
 
-    def _forward(self, batch: Any) -> tuple[Any, Any]:
+    def _cut(self) -> LentModule:
+        if self._backbone is None:
+            raise ValueError("this trainer runs the whole model; give TorchTrainer a split")
+        return self._backbone
+
+    def _outputs(self, batch: Any) -> tuple[Any, Any]:
         inputs, named, targets = split_batch(self._move(batch), self._workload.target)
-        return self._module(*inputs, **named), targets
+        return self._whole.module(*inputs, **named), targets
 
     def _move(self, batch: Any) -> Any:
         if self._device.type == "cpu":
@@ -87,16 +118,3 @@ class TorchTrainer:
 
     def _move_one(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, torch.Tensor) else value
-
-    @torch.no_grad()
-    def _load(self, state: Mapping[str, torch.Tensor]) -> None:
-        if self._device.type == "cpu":
-            if self._bound is not state:
-                for name, parameter in self._parameters.items():
-                    parameter.data = state[name]
-                self._bound = state
-        else:
-            for name, parameter in self._parameters.items():
-                parameter.copy_(state[name])
-        for name, buffer in self._module.named_buffers():
-            buffer.copy_(state[name])

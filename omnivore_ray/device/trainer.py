@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,6 +46,31 @@ class Trainer(Protocol):
         Args:
             state: As for `gradient`.
             batch: As for `gradient`.
+        """
+        ...
+
+
+class SplitTrainer(Trainer, Protocol):
+    """A device that can compute the backbone alone, for a head that is computed elsewhere."""
+
+    def forward(self, state: Mapping[str, torch.Tensor], batch: Any) -> tuple[torch.Tensor, ...]:
+        """The backbone's activations, detached, on the CPU, each rows x ...; keeps the graph
+        for `backward`, until which ``state`` must stay as it is.
+
+        Args:
+            state: Trainable parameters and buffers of the backbone by name, and maybe more.
+            batch: As for `gradient`.
+        """
+        ...
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Step:
+        """The backbone's gradients; the step's loss is nan.
+
+        Args:
+            gradients: Of the loss, for each activation of the last `forward`; None for none.
+
+        Raises:
+            ValueError: There was no `forward` since, or the number of gradients differs.
         """
         ...
 
